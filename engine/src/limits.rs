@@ -1,0 +1,31 @@
+//! Every bound of the engine, with its unit in its name.
+
+/// Rows that may wait for admission; one more is refused with `QueueFull`.
+pub const WAITING_ROWS_MAX: usize = 1024;
+/// Requests that may wait on the channel to the engine thread.
+pub const COMMAND_QUEUE: usize = 2048;
+/// The largest accepted `--batch`.
+pub const BATCH_ROWS_MAX: usize = 1024;
+/// The default of `--batch`: concurrent rows in one decode step.
+pub const BATCH_ROWS_DEFAULT: usize = 8;
+/// Prompt tokens run between two decode steps (mlx-lm's `prefill_step_size`).
+pub const PREFILL_CHUNK_TOKENS_DEFAULT: usize = 2048;
+/// KV buffers grow by this many token columns (mlx-lm's `KVCache.step`).
+pub const KV_GRANULE_TOKENS: usize = 256;
+/// Decode steps between two clearings of MLX's buffer cache.
+pub const CLEAR_CACHE_STEPS: u64 = 256;
+/// Bytes of a request body, by default.
+pub const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Stop strings per request.
+pub const STOP_STRINGS_MAX: usize = 16;
+/// Bytes of one stop string.
+pub const STOP_STRING_BYTES_MAX: usize = 1024;
+/// Sampled ids a request may bias or rank (`top_logprobs`).
+pub const TOP_LOGPROBS_MAX: usize = 20;
+/// How long a graceful shutdown waits for live rows.
+pub const SHUTDOWN_GRACE_MS: u64 = 4_000;
+
+const _: () = assert!(BATCH_ROWS_DEFAULT <= BATCH_ROWS_MAX);
+const _: () = assert!(BATCH_ROWS_MAX <= WAITING_ROWS_MAX);
+const _: () = assert!(WAITING_ROWS_MAX < COMMAND_QUEUE);
+const _: () = assert!(SHUTDOWN_GRACE_MS < 5_000);

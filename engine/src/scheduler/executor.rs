@@ -1,0 +1,58 @@
+//! What the scheduler asks of whatever runs the model.
+//!
+//! The MLX executor is `device.rs`; tests drive the same scheduler with a scripted one.
+
+use super::row::RowSpec;
+use crate::error::Result;
+use crate::telemetry::MemorySnapshot;
+
+/// One sampled token of one row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sampled {
+    /// The token's id.
+    pub token: u32,
+}
+
+/// Runs rows on a device. Rows of the running batch are known by their index in it; the scheduler
+/// keeps its own list in the same order.
+pub trait Executor {
+    /// The device side of one row before it joins the batch: its solo caches and its sampler.
+    type Solo;
+
+    /// Makes an empty row. Computes nothing.
+    fn open(&mut self, spec: &RowSpec) -> Result<Self::Solo>;
+
+    /// Runs the next `tokens` of the row's prompt into its solo caches and waits for them. Logits
+    /// are not computed. An error leaves the batch untouched.
+    fn prefill(&mut self, solo: &mut Self::Solo, tokens: &[u32]) -> Result<()>;
+
+    /// Runs the last prompt token alone, as mlx-lm does, samples token 0 and waits for it. An error
+    /// leaves the batch untouched.
+    fn first_token(&mut self, solo: &mut Self::Solo, last_prompt_token: u32) -> Result<Sampled>;
+
+    /// Adds a row, whose token 0 was sampled, as the last row of the batch: an empty batch adopts
+    /// its caches without a copy, a running one is extended. Only valid with nothing in flight.
+    fn join(&mut self, solo: Self::Solo) -> Result<()>;
+
+    /// Dispatches one decode step for all rows, then reads the step dispatched before it: one token
+    /// per row, or none when nothing was in flight.
+    fn step(&mut self) -> Result<Vec<Sampled>>;
+
+    /// Reads the step in flight, if any, without dispatching another.
+    fn flush(&mut self) -> Result<Vec<Sampled>>;
+
+    /// Keeps the rows at the indices `keep` (ascending) and drops the others, in flight ones too.
+    fn filter(&mut self, keep: &[usize]) -> Result<()>;
+
+    /// Drops the batch and what is in flight, after an error that no single row caused.
+    fn reset(&mut self);
+
+    /// KV bytes of a row that has not joined.
+    fn solo_kv_bytes(&self, solo: &Self::Solo) -> u64;
+
+    /// KV bytes of the whole running batch, padding included.
+    fn batch_kv_bytes(&self) -> u64;
+
+    /// The allocator's figures.
+    fn memory(&self) -> MemorySnapshot;
+}

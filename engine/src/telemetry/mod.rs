@@ -1,0 +1,107 @@
+//! Plain snapshots of what the engine does now, and the rate windows behind them.
+//!
+//! A snapshot is data: it holds no array, no lock and no handle, and it is made at one point between
+//! two steps, so its numbers agree with each other.
+
+mod rate;
+
+pub use rate::RateWindow;
+
+/// What the engine does now.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Snapshot {
+    /// Live rows in the order of their arrival: waiting, prefilling and decoding ones.
+    pub rows: Vec<RowSnapshot>,
+    /// The running batch and its queue.
+    pub batch: BatchSnapshot,
+    /// Counters since start.
+    pub totals: Totals,
+    /// MLX's memory figures.
+    pub memory: MemorySnapshot,
+}
+
+/// One live row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowSnapshot {
+    /// The request's id.
+    pub id: String,
+    /// `waiting`, `prefilling` or `decoding`.
+    pub state: &'static str,
+    /// `serial` or `continuous`.
+    pub lane: &'static str,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Prompt tokens already in the KV cache.
+    pub prefilled_tokens: usize,
+    /// Tokens emitted.
+    pub generated_tokens: usize,
+    /// Tokens it may emit at most.
+    pub max_tokens: usize,
+    /// Emitted tokens per second over the last two seconds.
+    pub tokens_per_second_now: f64,
+    /// Emitted tokens per second since its first token.
+    pub tokens_per_second_mean: f64,
+    /// KV bytes it holds (its share of padding included).
+    pub kv_bytes: u64,
+    /// Why it waits, when it does.
+    pub waiting_reason: Option<String>,
+    /// Milliseconds since it arrived.
+    pub age_ms: u64,
+}
+
+/// The running batch.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct BatchSnapshot {
+    /// The configured cap.
+    pub configured: usize,
+    /// `off` (cap 1), `serial` (the model cannot batch) or `batch`.
+    pub mode: &'static str,
+    /// Whether more than one row decodes together now.
+    pub batched: bool,
+    /// Rows that decode.
+    pub active_rows: usize,
+    /// Rows that wait or prefill.
+    pub pending_rows: usize,
+    /// Rows submitted since start.
+    pub submitted_rows: u64,
+    /// KV bytes of the running and prefilling rows.
+    pub kv_bytes: u64,
+    /// The budget, when one is set.
+    pub kv_budget_bytes: Option<u64>,
+}
+
+/// Counters since start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Rows that ended, however they ended.
+    pub finished_rows: u64,
+    /// Rows that ended because their client left or asked.
+    pub cancelled_rows: u64,
+    /// Rows that ended in an error.
+    pub failed_rows: u64,
+    /// Prompt tokens run.
+    pub prompt_tokens: u64,
+    /// Tokens emitted.
+    pub generated_tokens: u64,
+    /// Decode steps run.
+    pub decode_steps: u64,
+    /// Prefill chunks run.
+    pub prefill_chunks: u64,
+    /// Rows that joined a batch that was already running.
+    pub joins: u64,
+    /// The largest number of rows in one step so far.
+    pub peak_rows: usize,
+}
+
+/// MLX's allocator.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemorySnapshot {
+    /// Bytes in live arrays.
+    pub active_bytes: u64,
+    /// Bytes kept for reuse.
+    pub cache_bytes: u64,
+    /// The largest `active_bytes` so far.
+    pub peak_bytes: u64,
+    /// Bytes of the model's weights.
+    pub weights_bytes: u64,
+}

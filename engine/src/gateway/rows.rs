@@ -1,0 +1,34 @@
+//! How the rest of the process reaches the engine thread.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::scheduler::{EventSender, RowSpec};
+use crate::telemetry::Snapshot;
+
+/// Whether the engine thread makes progress.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// It does, or has nothing to do.
+    Serving,
+    /// It failed and is being rebuilt, or it has live rows and has not stepped for too long.
+    Unavailable {
+        /// What happened.
+        reason: String,
+    },
+}
+
+/// The engine thread as seen from outside: plain data goes in, plain data comes back.
+pub trait Rows: Send + Sync {
+    /// Queues a row; what becomes of it arrives on the other end of `events`.
+    ///
+    /// # Errors
+    /// `QueueFull` when the bounded queue is full, `EngineFailed` while the engine is down.
+    fn submit(&self, spec: RowSpec, events: EventSender) -> Result<()>;
+
+    /// The last published snapshot; never waits for the engine thread.
+    fn snapshot(&self) -> Arc<Snapshot>;
+
+    /// Whether the engine makes progress.
+    fn health(&self) -> Health;
+}

@@ -1,2 +1,26 @@
 //! The only place that touches mlx-rs and mlx-sys: device, memory, operations, weights; and the
 //! engine thread that owns every array.
+//!
+//! Invariants: arrays never leave the engine thread (`Array` is not `Send` in spirit: MLX's streams
+//! belong to the thread that made them); `unsafe` appears only here, each with its SAFETY line; an
+//! MLX failure is an [`Error`](crate::error::Error) with the text that MLX gave.
+
+#![allow(unsafe_code)]
+
+#[cfg(feature = "mlx")]
+mod device;
+#[cfg(feature = "mlx")]
+mod failure;
+#[cfg(feature = "mlx")]
+pub mod memory;
+#[cfg(feature = "mlx")]
+pub mod ops;
+#[cfg(feature = "mlx")]
+mod weights;
+
+#[cfg(feature = "mlx")]
+pub use device::{BackEnd, Device};
+#[cfg(feature = "mlx")]
+pub use mlx_rs::{Array, Dtype};
+#[cfg(feature = "mlx")]
+pub use weights::Weights;

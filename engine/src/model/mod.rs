@@ -1,1 +1,39 @@
-//! (under construction)
+//! Models: blocks in the terms of the papers, one file per architecture, and the loader.
+//!
+//! A model holds weights and nothing else; what a row has seen lives in its [`CacheSet`]. A forward
+//! reads the set's positions once, lets each layer write its own cache, and advances the set.
+
+pub mod arch;
+mod config;
+mod loader;
+pub mod nn;
+mod registry;
+
+pub use config::ModelConfig;
+pub use loader::{LoadOptions, Loaded, load};
+pub use registry::Family;
+
+use std::fmt;
+
+use crate::cache::CacheSet;
+use crate::error::Result;
+use crate::mlx::Array;
+
+/// An autoregressive language model.
+pub trait Model: fmt::Debug {
+    /// Empty caches for one row.
+    fn new_caches(&self) -> CacheSet;
+
+    /// Runs tokens `[B, L]` through every layer, writing `caches`, and returns the normalized last
+    /// hidden states `[B, L, hidden]`.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text; `caches` are then unusable.
+    fn hidden(&self, tokens: &Array, caches: &mut CacheSet) -> Result<Array>;
+
+    /// The head: hidden states `[B, L, hidden]` to logits `[B, L, V]`.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    fn logits(&self, hidden: &Array) -> Result<Array>;
+}

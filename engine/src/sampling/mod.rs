@@ -3,5 +3,9 @@
 //! The parameters are plain data and build without MLX; the samplers need arrays.
 
 mod params;
+#[cfg(feature = "mlx")]
+mod sampler;
 
 pub use params::SamplingParams;
+#[cfg(feature = "mlx")]
+pub use sampler::{Sampler, filter};

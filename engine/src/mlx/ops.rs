@@ -1,0 +1,514 @@
+//! Array operations that mlx-rs lacks or makes roundabout, and the few of its own that the models
+//! name often. Shapes: B rows, H heads, S tokens, D head dimension, V vocabulary.
+
+use mlx_rs::ops::indexing;
+pub use mlx_rs::ops::{concatenate, logical_and, sigmoid};
+use mlx_rs::{Array, Dtype, Stream};
+
+use super::failure;
+use crate::error::{Code, Error, Result};
+
+/// What a query may attend to.
+#[derive(Debug, Clone)]
+pub enum Mask {
+    /// Everything.
+    None,
+    /// Itself and what came before it.
+    Causal,
+    /// Where this boolean array, broadcast to `[B, H, L, S]`, is true.
+    Array(Array),
+}
+
+/// A new handle to the same array; nothing is copied.
+pub fn share(array: &Array) -> Array {
+    array.clone()
+}
+
+/// Scaled dot-product attention: queries `[B, Hq, L, D]` over keys and values `[B, Hkv, S, D]`.
+///
+/// # Errors
+/// `EngineFailed` when the shapes do not fit.
+pub fn attention(
+    queries: &Array,
+    keys: &Array,
+    values: &Array,
+    scale: f32,
+    mask: &Mask,
+) -> Result<Array> {
+    use mlx_rs::fast::{ScaledDotProductAttentionMask as Kind, scaled_dot_product_attention};
+    let mask = match mask {
+        Mask::None => None,
+        Mask::Causal => Some(Kind::Causal),
+        Mask::Array(array) => Some(Kind::Array(array)),
+    };
+    Ok(scaled_dot_product_attention(
+        queries, keys, values, scale, mask, None,
+    )?)
+}
+
+/// Root-mean-square normalization over the last axis.
+///
+/// # Errors
+/// `EngineFailed` when the weight does not fit the last axis.
+pub fn rms_norm(x: &Array, weight: &Array, epsilon: f32) -> Result<Array> {
+    Ok(mlx_rs::fast::rms_norm(x, Some(weight), epsilon)?)
+}
+
+/// Which frequencies a rotary embedding turns with.
+#[derive(Debug)]
+pub enum RopeFrequencies {
+    /// `base^(-2i/d)`.
+    Base(f32),
+    /// `[d / 2]` wavelengths over 2 pi.
+    Table(Array),
+}
+
+/// How a rotary embedding turns (Su et al. 2021).
+#[derive(Debug)]
+pub struct RopeSpec {
+    /// Leading dimensions of a head that turn.
+    pub dimensions: i32,
+    /// Pairs are neighbours instead of halves.
+    pub traditional: bool,
+    /// Positions are multiplied by this.
+    pub scale: f32,
+    /// The frequencies.
+    pub frequencies: RopeFrequencies,
+}
+
+impl RopeSpec {
+    fn base(&self) -> Option<f32> {
+        match self.frequencies {
+            RopeFrequencies::Base(base) => Some(base),
+            RopeFrequencies::Table(_) => None,
+        }
+    }
+
+    fn table(&self) -> Option<&Array> {
+        match &self.frequencies {
+            RopeFrequencies::Base(_) => None,
+            RopeFrequencies::Table(table) => Some(table),
+        }
+    }
+}
+
+/// Turns `x` `[B, H, L, D]`, whose first token stands at `offset` in every row.
+///
+/// # Errors
+/// `EngineFailed` when the shapes do not fit.
+pub fn rope(x: &Array, spec: &RopeSpec, offset: i32) -> Result<Array> {
+    let RopeSpec {
+        dimensions,
+        traditional,
+        scale,
+        ..
+    } = *spec;
+    let (base, table) = (spec.base(), spec.table());
+    Ok(mlx_rs::fast::rope(
+        x,
+        dimensions,
+        traditional,
+        base,
+        scale,
+        offset,
+        table,
+    )?)
+}
+
+/// Turns `x` `[B, H, L, D]`, whose first token stands at `offsets` `[B]`.
+///
+/// # Errors
+/// `EngineFailed` when the shapes do not fit.
+pub fn rope_per_row(x: &Array, spec: &RopeSpec, offsets: &Array) -> Result<Array> {
+    let RopeSpec {
+        dimensions,
+        traditional,
+        scale,
+        ..
+    } = *spec;
+    let (base, table) = (spec.base(), spec.table());
+    Ok(mlx_rs::fast::rope_dynamic(
+        x,
+        dimensions,
+        traditional,
+        base,
+        scale,
+        offsets,
+        table,
+    )?)
+}
+
+/// Columns `start..stop` of `axis`.
+///
+/// # Errors
+/// `EngineFailed` when the axis does not exist.
+pub fn slice_axis(array: &Array, axis: usize, start: i32, stop: i32) -> Result<Array> {
+    let bounds = Bounds::of_axis(array, axis, start, stop);
+    let stream = Stream::thread_local_or_default();
+    new_array("slicing", |result| {
+        // SAFETY: the three vectors have one entry per axis and outlive the call, as do the handles.
+        unsafe {
+            mlx_sys::mlx_slice(
+                result,
+                array.as_ptr(),
+                bounds.start.as_ptr(),
+                bounds.start.len(),
+                bounds.stop.as_ptr(),
+                bounds.stop.len(),
+                bounds.stride.as_ptr(),
+                bounds.stride.len(),
+                stream.as_ptr(),
+            )
+        }
+    })
+}
+
+/// `array` with columns `start..stop` of `axis` replaced by `update`. MLX writes in place when no
+/// other handle to `array` is left at evaluation.
+///
+/// # Errors
+/// `EngineFailed` when the update does not fit.
+pub fn slice_update_axis(
+    array: &Array,
+    update: &Array,
+    axis: usize,
+    start: i32,
+    stop: i32,
+) -> Result<Array> {
+    let bounds = Bounds::of_axis(array, axis, start, stop);
+    let stream = Stream::thread_local_or_default();
+    new_array("updating a slice", |result| {
+        // SAFETY: the three vectors have one entry per axis and outlive the call, as do the handles.
+        unsafe {
+            mlx_sys::mlx_slice_update(
+                result,
+                array.as_ptr(),
+                update.as_ptr(),
+                bounds.start.as_ptr(),
+                bounds.start.len(),
+                bounds.stop.as_ptr(),
+                bounds.stop.len(),
+                bounds.stride.as_ptr(),
+                bounds.stride.len(),
+                stream.as_ptr(),
+            )
+        }
+    })
+}
+
+/// Zeros of `shape`.
+///
+/// # Errors
+/// `EngineFailed` when the allocation is impossible.
+pub fn zeros(shape: &[i32], dtype: Dtype) -> Result<Array> {
+    Ok(mlx_rs::ops::zeros_dtype(shape, dtype)?)
+}
+
+/// `array` with `left` and `right` zero columns added to `axis`.
+///
+/// # Errors
+/// `EngineFailed` when the allocation is impossible.
+pub fn pad_axis(array: &Array, axis: usize, left: i32, right: i32) -> Result<Array> {
+    let mut parts = Vec::with_capacity(3);
+    let zeros_of = |columns: i32| {
+        let mut shape = array.shape().to_vec();
+        shape[axis] = columns;
+        zeros(&shape, array.dtype())
+    };
+    if left > 0 {
+        parts.push(zeros_of(left)?);
+    }
+    parts.push(share(array));
+    if right > 0 {
+        parts.push(zeros_of(right)?);
+    }
+    concatenate_axis(&parts, axis)
+}
+
+/// Joins arrays along `axis`.
+///
+/// # Errors
+/// `EngineFailed` when the other axes differ.
+pub fn concatenate_axis(arrays: &[Array], axis: usize) -> Result<Array> {
+    match arrays {
+        [only] => Ok(share(only)),
+        arrays => Ok(concatenate(arrays, axis_index(axis))?),
+    }
+}
+
+/// Entries `indices` of `axis`; the result has the shape of the indices in its place.
+///
+/// # Errors
+/// `EngineFailed` when the axis does not exist.
+pub fn take_axis(array: &Array, indices: &Array, axis: i32) -> Result<Array> {
+    Ok(indexing::take_axis(array, indices, axis)?)
+}
+
+/// `bias + x w`.
+///
+/// # Errors
+/// `EngineFailed` when the shapes do not fit.
+pub fn add_matmul(bias: &Array, x: &Array, w: &Array) -> Result<Array> {
+    Ok(mlx_rs::ops::addmm(bias, x, w, None, None)?)
+}
+
+/// `x W^T` for an affine-quantized `W` `[out, in]`, packed in groups of `group_size` along its input
+/// axis with `bits` bits a weight.
+///
+/// # Errors
+/// `EngineFailed` when the shapes do not fit.
+pub fn quantized_matmul(
+    x: &Array,
+    packed: &Array,
+    scales: &Array,
+    biases: &Array,
+    (group_size, bits): (i32, i32),
+) -> Result<Array> {
+    Ok(mlx_rs::ops::quantized_matmul(
+        x, packed, scales, biases, true, group_size, bits,
+    )?)
+}
+
+/// The plain values of affine-quantized rows.
+///
+/// # Errors
+/// `EngineFailed` when the shapes do not fit.
+pub fn dequantize(
+    packed: &Array,
+    scales: &Array,
+    biases: &Array,
+    (group_size, bits): (i32, i32),
+) -> Result<Array> {
+    Ok(mlx_rs::ops::dequantize(
+        packed, scales, biases, group_size, bits,
+    )?)
+}
+
+/// Rows `indices` of the first axis, in that order.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn take_rows(array: &Array, indices: &[i32]) -> Result<Array> {
+    take_axis(array, &int_vector(indices), 0)
+}
+
+/// A vector of 32-bit integers.
+pub fn int_vector(values: &[i32]) -> Array {
+    Array::from_slice(values, &[axis_index(values.len())])
+}
+
+/// Token ids as `[rows, columns]`, row after row.
+pub fn token_matrix(tokens: &[u32], rows: usize) -> Array {
+    let columns = tokens.len() / rows.max(1);
+    Array::from_slice(tokens, &[axis_index(rows), axis_index(columns)])
+}
+
+/// The index of the largest value of the last axis, as u32; the first one where several tie.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn argmax_last(array: &Array) -> Result<Array> {
+    Ok(indexing::argmax_axis(array, -1, false)?)
+}
+
+/// Natural-log probabilities of logits `[.., V]`, in their dtype, as mlx-lm 0.32.2 makes them
+/// (`generate.py`: logits minus their logsumexp).
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn log_probabilities(logits: &Array) -> Result<Array> {
+    Ok(logits.subtract(logits.logsumexp_axis(-1, true)?)?)
+}
+
+/// `array * factor` in the array's own type.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn scale(array: &Array, factor: f32) -> Result<Array> {
+    Ok(array.multiply(scalar(factor, array.dtype())?)?)
+}
+
+/// `array + term` in the array's own type.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn shift(array: &Array, term: f32) -> Result<Array> {
+    Ok(array.add(scalar(term, array.dtype())?)?)
+}
+
+/// The last axis in ascending order.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn sort_last(array: &Array) -> Result<Array> {
+    Ok(mlx_rs::ops::sort_axis(array, -1)?)
+}
+
+/// Indices that put the value of rank `rank` (from 0, ascending) in its place along the last axis,
+/// smaller ones before it.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn argpartition_last(array: &Array, rank: i32) -> Result<Array> {
+    Ok(mlx_rs::ops::argpartition_axis(array, rank, -1)?)
+}
+
+/// `e^array` in f32.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn exp_f32(array: &Array) -> Result<Array> {
+    Ok(array.as_dtype(Dtype::Float32)?.exp()?)
+}
+
+/// For ascending values along the last axis, the sum of those after each.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn sum_of_larger(array: &Array) -> Result<Array> {
+    Ok(array.cumsum(-1, true, false)?)
+}
+
+/// How many of the last axis are true, as i32 with the axis kept.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn count_last(array: &Array) -> Result<Array> {
+    Ok(array.as_dtype(Dtype::Int32)?.sum_axis(-1, true)?)
+}
+
+/// `array` with minus infinity where `excluded` is true.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn exclude(excluded: &Array, array: &Array) -> Result<Array> {
+    let minus_infinity = scalar(f32::NEG_INFINITY, array.dtype())?;
+    Ok(mlx_rs::ops::select(excluded, minus_infinity, array)?)
+}
+
+/// `array` with minus infinity at `indices` of the last axis.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn put_minus_infinity(array: &Array, indices: &Array) -> Result<Array> {
+    let minus_infinity = scalar(f32::NEG_INFINITY, array.dtype())?;
+    Ok(array.put_along_axis(indices, minus_infinity, -1)?)
+}
+
+fn scalar(value: f32, dtype: Dtype) -> Result<Array> {
+    Ok(Array::from_f32(value).as_dtype(dtype)?)
+}
+
+/// Starts the evaluation of `arrays` and returns at once.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn start_evaluation<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
+    Ok(mlx_rs::transforms::async_eval(arrays)?)
+}
+
+/// Evaluates `arrays` and waits for them.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn evaluate<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
+    Ok(mlx_rs::transforms::eval(arrays)?)
+}
+
+/// The values of an array of u32, evaluated first.
+///
+/// # Errors
+/// `Internal` when it holds another type, `EngineFailed` when its evaluation failed.
+pub fn read_u32(array: &Array) -> Result<Vec<u32>> {
+    array.eval()?;
+    let values = array.try_as_slice::<u32>();
+    values.map(<[u32]>::to_vec).map_err(|error| {
+        Error::new(
+            Code::Internal,
+            format!("cannot read an array as u32: {error}"),
+        )
+    })
+}
+
+/// The values of an array as f32, whatever its type, evaluated first.
+///
+/// # Errors
+/// `EngineFailed` when its evaluation failed.
+pub fn read_f32(array: &Array) -> Result<Vec<f32>> {
+    let cast = array.as_dtype(Dtype::Float32)?.contiguous()?;
+    cast.eval()?;
+    let values = cast.try_as_slice::<f32>();
+    values.map(<[f32]>::to_vec).map_err(|error| {
+        Error::new(
+            Code::Internal,
+            format!("cannot read an array as f32: {error}"),
+        )
+    })
+}
+
+/// The random key of one draw: a function of `seed` and `index` alone.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn random_key(seed: u64, index: u64) -> Result<Array> {
+    Ok(mlx_rs::random::key(mix(seed, index))?)
+}
+
+/// Draws from unnormalized log-probabilities `[.., V]` with `key`.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn categorical(log_probabilities: &Array, key: &Array) -> Result<Array> {
+    Ok(mlx_rs::random::categorical(
+        log_probabilities,
+        -1,
+        None,
+        Some(key),
+    )?)
+}
+
+/// SplitMix64's finalizer (Steele, Lea, Flood 2014) over the seed and the draw's index.
+fn mix(seed: u64, index: u64) -> u64 {
+    let mut z = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// Sizes and axes as MLX counts them.
+pub fn axis_index(value: usize) -> i32 {
+    i32::try_from(value).unwrap_or(i32::MAX)
+}
+
+struct Bounds {
+    start: Vec<i32>,
+    stop: Vec<i32>,
+    stride: Vec<i32>,
+}
+
+impl Bounds {
+    fn of_axis(array: &Array, axis: usize, start: i32, stop: i32) -> Self {
+        let shape = array.shape();
+        let mut bounds = Self {
+            start: vec![0; shape.len()],
+            stop: shape.to_vec(),
+            stride: vec![1; shape.len()],
+        };
+        bounds.start[axis] = start;
+        bounds.stop[axis] = stop;
+        bounds
+    }
+}
+
+fn new_array(
+    attempt: &'static str,
+    call: impl FnOnce(*mut mlx_sys::mlx_array) -> i32,
+) -> Result<Array> {
+    // SAFETY: an empty handle that either receives the result or is freed with the wrapper.
+    let mut raw = unsafe { mlx_sys::mlx_array_new() };
+    let status = call(&raw mut raw);
+    // SAFETY: `raw` is ours alone; the wrapper frees it.
+    let array = unsafe { Array::from_ptr(raw) };
+    failure::check(status, attempt)?;
+    Ok(array)
+}

@@ -1,0 +1,245 @@
+//! Reading safetensors: one file or shards with an index.
+//!
+//! Each file's header is checked against the file's size before MLX sees it, because MLX reads
+//! tensors lazily: a truncated shard would otherwise fail in the middle of a generation.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use mlx_rs::{Array, Dtype};
+use safetensors::SafeTensors;
+
+use crate::error::{Code, Error, Result};
+
+const INDEX_FILE: &str = "model.safetensors.index.json";
+const SINGLE_FILE: &str = "model.safetensors";
+const HEADER_BYTES_MAX: u64 = 100 * 1024 * 1024;
+
+/// Named arrays of a checkpoint. Layers take what is theirs; nothing is copied.
+#[derive(Debug)]
+pub struct Weights {
+    arrays: HashMap<String, Array>,
+    directory: PathBuf,
+}
+
+impl Weights {
+    /// Reads every tensor of the checkpoint in `directory` (lazily: MLX reads data at evaluation).
+    ///
+    /// # Errors
+    /// `BadModel` naming the file that is missing, truncated or not safetensors.
+    pub fn load(directory: &Path) -> Result<Self> {
+        let mut arrays = HashMap::new();
+        for file in shard_files(directory)? {
+            check_header(&file)?;
+            arrays.extend(Array::load_safetensors(&file).map_err(|error| {
+                Error::from(error).while_doing(format_args!("failed to load `{}`", file.display()))
+            })?);
+        }
+        Ok(Self {
+            arrays,
+            directory: directory.to_owned(),
+        })
+    }
+
+    /// Whether a tensor of that name exists.
+    pub fn contains(&self, name: &str) -> bool {
+        self.arrays.contains_key(name)
+    }
+
+    /// Takes the tensor `name` out.
+    ///
+    /// # Errors
+    /// `BadModel` when it is missing.
+    pub fn take(&mut self, name: &str) -> Result<Array> {
+        self.take_optional(name).ok_or_else(|| {
+            let directory = self.directory.display();
+            Error::new(
+                Code::BadModel,
+                format!("tensor `{name}` is missing in `{directory}`"),
+            )
+        })
+    }
+
+    /// Takes the tensor `name` out if it exists.
+    pub fn take_optional(&mut self, name: &str) -> Option<Array> {
+        self.arrays.remove(name)
+    }
+
+    /// Takes the tensor `name` out and checks its shape.
+    ///
+    /// # Errors
+    /// `BadModel` when it is missing or of another shape.
+    pub fn take_shaped(&mut self, name: &str, shape: &[i32]) -> Result<Array> {
+        let array = self.take(name)?;
+        if array.shape() == shape {
+            return Ok(array);
+        }
+        Err(Error::new(
+            Code::BadModel,
+            format!(
+                "tensor `{name}` has shape {:?}, but the config says {shape:?}",
+                array.shape()
+            ),
+        ))
+    }
+
+    /// Casts every floating-point tensor to `dtype`; packed integers stay.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub fn cast(&mut self, dtype: Dtype) -> Result<()> {
+        for array in self.arrays.values_mut() {
+            if array.dtype().is_float() && array.dtype() != dtype {
+                *array = array.as_dtype(dtype)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The type most floating-point weights have.
+    pub fn dtype(&self) -> Option<Dtype> {
+        let floats = self
+            .arrays
+            .values()
+            .filter(|array| array.dtype().is_float());
+        floats.max_by_key(|array| array.size()).map(Array::dtype)
+    }
+
+    /// Bytes of all tensors.
+    pub fn bytes(&self) -> u64 {
+        self.arrays
+            .values()
+            .map(|array| array.nbytes() as u64)
+            .sum()
+    }
+
+    /// Every array, to evaluate them at once.
+    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
+        self.arrays.values()
+    }
+}
+
+fn shard_files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let index = directory.join(INDEX_FILE);
+    if index.is_file() {
+        return indexed_files(directory, &index);
+    }
+    let single = directory.join(SINGLE_FILE);
+    if single.is_file() {
+        return Ok(vec![single]);
+    }
+    Err(Error::new(
+        Code::BadModel,
+        format!("no weights in `{}`", directory.display()),
+    )
+    .with_hint(format!(
+        "expected `{SINGLE_FILE}` or `{INDEX_FILE}` with its shards"
+    )))
+}
+
+fn indexed_files(directory: &Path, index: &Path) -> Result<Vec<PathBuf>> {
+    let bad = |what: String| Error::new(Code::BadModel, format!("`{}`: {what}", index.display()));
+    let text = std::fs::read_to_string(index).map_err(|error| bad(error.to_string()))?;
+    let json: serde_json::Value =
+        serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
+    let map = json.get("weight_map").and_then(|map| map.as_object());
+    let map = map.ok_or_else(|| bad("has no `weight_map` object".to_owned()))?;
+    let names: BTreeSet<&str> = map.values().filter_map(|name| name.as_str()).collect();
+    names
+        .into_iter()
+        .map(|name| shard_path(directory, name).map_err(bad))
+        .collect()
+}
+
+fn shard_path(directory: &Path, name: &str) -> std::result::Result<PathBuf, String> {
+    if name.contains(['/', '\\']) || name == ".." {
+        return Err(format!("shard name `{name}` leaves the directory"));
+    }
+    let path = directory.join(name);
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(format!("shard `{name}` is missing"))
+    }
+}
+
+/// Checks that the file's size is what its header says.
+fn check_header(path: &Path) -> Result<()> {
+    let bad = |what: String| {
+        Error::new(
+            Code::BadModel,
+            format!("failed to load `{}`: {what}", path.display()),
+        )
+    };
+    let io = |error: std::io::Error| bad(error.to_string());
+    let mut file = File::open(path).map_err(io)?;
+    let file_bytes = file.metadata().map_err(io)?.len();
+    let mut prefix = [0u8; 8];
+    file.read_exact(&mut prefix)
+        .map_err(|_| bad(format!("only {file_bytes} bytes long")))?;
+    let header_bytes = u64::from_le_bytes(prefix);
+    if header_bytes > HEADER_BYTES_MAX || header_bytes.saturating_add(8) > file_bytes {
+        return Err(bad(format!(
+            "header of {header_bytes} bytes in a file of {file_bytes}"
+        )));
+    }
+    let mut bytes = prefix.to_vec();
+    let header = file
+        .take(header_bytes)
+        .read_to_end(&mut bytes)
+        .map_err(io)? as u64;
+    let (_, metadata) =
+        SafeTensors::read_metadata(&bytes).map_err(|error| bad(error.to_string()))?;
+    let expected = 8 + header + metadata.data_len() as u64;
+    if expected == file_bytes {
+        return Ok(());
+    }
+    Err(bad(format!(
+        "{file_bytes} bytes long, but its header describes {expected}"
+    ))
+    .with_hint("the download was cut short or the file was changed: fetch it again"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write_checkpoint(directory: &Path) -> PathBuf {
+        let data: Vec<u8> = [1.0f32, 2.0]
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
+        let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![2], &data);
+        let file = directory.join(SINGLE_FILE);
+        safetensors::serialize_to_file([("x", view.unwrap())], None, &file).unwrap();
+        file
+    }
+
+    #[test]
+    fn every_truncation_of_a_shard_is_refused_by_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = write_checkpoint(directory.path());
+        let whole = std::fs::read(&file).unwrap();
+        assert!(Weights::load(directory.path()).is_ok());
+        for length in 0..whole.len() {
+            std::fs::write(&file, &whole[..length]).unwrap();
+            let error = Weights::load(directory.path()).unwrap_err();
+            assert_eq!(error.code(), Code::BadModel, "{length}: {error}");
+            assert!(error.message().contains(SINGLE_FILE), "{length}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_index_that_names_a_missing_or_outside_shard_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["model-00001-of-00002.safetensors", "../outside.safetensors"] {
+            let index = format!(r#"{{"weight_map": {{"x": "{name}"}}}}"#);
+            std::fs::write(directory.path().join(INDEX_FILE), index).unwrap();
+            let error = Weights::load(directory.path()).unwrap_err();
+            assert_eq!(error.code(), Code::BadModel);
+            assert!(error.message().contains(name), "{error}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Llama (Touvron et al. 2023) and what shares its shape: grouped-query attention, rotary positions,
+//! SwiGLU, RMS norms before each block, head tied or not. Layer math as mlx-lm 0.32.2's `llama.py`.
+
+use crate::cache::{CacheSet, FullCache, LayerCache, LayerSlot, Positions};
+use crate::error::Result;
+use crate::mlx::{Array, Weights};
+use crate::model::nn::{Attention, AttentionShape, Embedding, Linear, Mlp, RmsNorm};
+use crate::model::{Model, ModelConfig};
+
+/// The model.
+#[derive(Debug)]
+pub struct Llama {
+    embedding: Embedding,
+    blocks: Vec<Block>,
+    norm: RmsNorm,
+    head: Option<Linear>,
+}
+
+#[derive(Debug)]
+struct Block {
+    attention_norm: RmsNorm,
+    attention: Attention,
+    mlp_norm: RmsNorm,
+    mlp: Mlp,
+}
+
+/// The sizes that a block needs.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    attention: AttentionShape,
+    intermediate: i32,
+    epsilon: f32,
+}
+
+impl Llama {
+    /// Builds the model from its tensors.
+    ///
+    /// # Errors
+    /// `BadModel` when a field or tensor is missing or does not fit.
+    pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<Self> {
+        refuse_sliding_layers(config)?;
+        let sizes = Sizes::of_config(config)?;
+        let hidden = sizes.attention.hidden;
+        let vocabulary = config.count("vocab_size")?;
+        let tied = config.flag("tie_word_embeddings", true)?;
+        let blocks = (0..config.count("num_hidden_layers")?)
+            .map(|index| Block::load(config, weights, &format!("model.layers.{index}"), sizes));
+        Ok(Self {
+            blocks: blocks.collect::<Result<_>>()?,
+            embedding: Embedding::load(
+                weights,
+                config,
+                "model.embed_tokens",
+                (vocabulary, hidden),
+            )?,
+            norm: RmsNorm::load(weights, "model.norm", hidden, sizes.epsilon)?,
+            head: match tied {
+                true => None,
+                false => Some(Linear::load(
+                    weights,
+                    config,
+                    "lm_head",
+                    (vocabulary, hidden),
+                )?),
+            },
+        })
+    }
+}
+
+impl Model for Llama {
+    fn new_caches(&self) -> CacheSet {
+        let layer = |_: &Block| LayerCache::Full(FullCache::new());
+        CacheSet::solo(self.blocks.iter().map(layer).collect())
+    }
+
+    fn hidden(&self, tokens: &Array, caches: &mut CacheSet) -> Result<Array> {
+        let count = tokens.dim(1).unsigned_abs() as usize;
+        let positions = caches.positions(count)?;
+        let mut x = self.embedding.forward(tokens)?;
+        for (index, block) in self.blocks.iter().enumerate() {
+            x = block.forward(&x, &positions, caches.layer(index))?;
+        }
+        caches.advance(count);
+        self.norm.forward(&x)
+    }
+
+    fn logits(&self, hidden: &Array) -> Result<Array> {
+        match &self.head {
+            Some(head) => head.forward(hidden),
+            None => self.embedding.as_head(hidden),
+        }
+    }
+}
+
+impl Block {
+    fn load(config: &ModelConfig, weights: &mut Weights, path: &str, sizes: Sizes) -> Result<Self> {
+        let Sizes {
+            attention,
+            intermediate,
+            epsilon,
+        } = sizes;
+        let hidden = attention.hidden;
+        let at = |name: &str| format!("{path}.{name}");
+        Ok(Self {
+            attention_norm: RmsNorm::load(weights, &at("input_layernorm"), hidden, epsilon)?,
+            attention: Attention::load(weights, config, &at("self_attn"), attention)?,
+            mlp_norm: RmsNorm::load(weights, &at("post_attention_layernorm"), hidden, epsilon)?,
+            mlp: Mlp::load(weights, config, &at("mlp"), (hidden, intermediate))?,
+        })
+    }
+
+    fn forward(&self, x: &Array, positions: &Positions, cache: LayerSlot<'_>) -> Result<Array> {
+        let attended =
+            self.attention
+                .forward(&self.attention_norm.forward(x)?, positions, cache)?;
+        let x = x.add(attended)?;
+        let fed = self.mlp.forward(&self.mlp_norm.forward(&x)?)?;
+        Ok(x.add(fed)?)
+    }
+}
+
+impl Sizes {
+    fn of_config(config: &ModelConfig) -> Result<Self> {
+        let hidden = config.count("hidden_size")?;
+        let heads = config.count("num_attention_heads")?;
+        let head_dimension = config.optional_count("head_dim")?.unwrap_or(hidden / heads);
+        Ok(Self {
+            attention: AttentionShape {
+                hidden,
+                heads,
+                kv_heads: config
+                    .optional_count("num_key_value_heads")?
+                    .unwrap_or(heads),
+                head_dimension,
+            },
+            intermediate: config.count("intermediate_size")?,
+            epsilon: config.number("rms_norm_eps")?,
+        })
+    }
+}
+
+/// Layers with a window need a rotating cache; running them with a full one would give other text.
+fn refuse_sliding_layers(config: &ModelConfig) -> Result<()> {
+    let Some(types) = config.get("layer_types") else {
+        return Ok(());
+    };
+    let all_full = types
+        .as_array()
+        .is_some_and(|types| types.iter().all(|kind| kind == "full_attention"));
+    if all_full {
+        Ok(())
+    } else {
+        Err(config
+            .wrong("layer_types", types)
+            .with_hint("only `full_attention` layers are supported"))
+    }
+}

@@ -1,0 +1,3 @@
+//! One file per architecture.
+
+pub mod llama;

@@ -1,0 +1,148 @@
+//! `config.json`: the fields that the families share, read strictly where a wrong guess would give
+//! wrong text.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::error::{Code, Error, Result};
+
+/// A parsed `config.json`.
+#[derive(Debug, Clone)]
+pub struct ModelConfig {
+    fields: Map<String, Value>,
+    path: String,
+}
+
+impl ModelConfig {
+    /// Reads `directory/config.json`.
+    ///
+    /// # Errors
+    /// `BadModel` when it is missing or no JSON object.
+    pub fn read(directory: &Path) -> Result<Self> {
+        let path = directory.join("config.json");
+        let bad = |what: String| {
+            Error::new(
+                Code::BadModel,
+                format!("failed to read `{}`: {what}", path.display()),
+            )
+        };
+        let text = std::fs::read_to_string(&path).map_err(|error| bad(error.to_string()))?;
+        match serde_json::from_str(&text) {
+            Ok(Value::Object(fields)) => Ok(Self {
+                fields,
+                path: path.display().to_string(),
+            }),
+            Ok(_) => Err(bad("not a JSON object".to_owned())),
+            Err(error) => Err(bad(error.to_string())),
+        }
+    }
+
+    /// A configuration from fields, for tests.
+    pub fn from_fields(fields: Map<String, Value>) -> Self {
+        Self {
+            fields,
+            path: "config".to_owned(),
+        }
+    }
+
+    /// The architecture's name.
+    ///
+    /// # Errors
+    /// `BadModel` when there is none.
+    pub fn model_type(&self) -> Result<&str> {
+        self.get("model_type")
+            .and_then(Value::as_str)
+            .ok_or_else(|| self.missing("model_type"))
+    }
+
+    /// A field that is there and not null.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.fields.get(name).filter(|value| !value.is_null())
+    }
+
+    /// A positive whole number that must be there.
+    ///
+    /// # Errors
+    /// `BadModel` when it is missing or not a positive number below 2^31.
+    pub fn count(&self, name: &str) -> Result<i32> {
+        self.optional_count(name)?.ok_or_else(|| self.missing(name))
+    }
+
+    /// A positive whole number that may be absent.
+    ///
+    /// # Errors
+    /// `BadModel` when it is there and not a positive number below 2^31.
+    pub fn optional_count(&self, name: &str) -> Result<Option<i32>> {
+        self.get(name)
+            .map(|value| self.as_count(name, value))
+            .transpose()
+    }
+
+    /// A number that must be there.
+    ///
+    /// # Errors
+    /// `BadModel` when it is missing or no number.
+    pub fn number(&self, name: &str) -> Result<f32> {
+        self.optional_number(name)?
+            .ok_or_else(|| self.missing(name))
+    }
+
+    /// A number that may be absent.
+    ///
+    /// # Errors
+    /// `BadModel` when it is there and no number.
+    pub fn optional_number(&self, name: &str) -> Result<Option<f32>> {
+        let number = |value: &Value| value.as_f64().ok_or_else(|| self.wrong(name, value));
+        Ok(self
+            .get(name)
+            .map(number)
+            .transpose()?
+            .map(|number| number as f32))
+    }
+
+    /// A switch, `default` when absent.
+    ///
+    /// # Errors
+    /// `BadModel` when it is there and no boolean.
+    pub fn flag(&self, name: &str, default: bool) -> Result<bool> {
+        match self.get(name) {
+            None => Ok(default),
+            Some(value) => value.as_bool().ok_or_else(|| self.wrong(name, value)),
+        }
+    }
+
+    /// A nested object.
+    ///
+    /// # Errors
+    /// `BadModel` when it is there and no object.
+    pub fn section(&self, name: &str) -> Result<Option<Self>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::Object(fields)) => Ok(Some(Self {
+                fields: fields.clone(),
+                path: format!("{}: {name}", self.path),
+            })),
+            Some(value) => Err(self.wrong(name, value)),
+        }
+    }
+
+    /// The error of a field with a value that cannot be used.
+    pub fn wrong(&self, name: &str, value: &Value) -> Error {
+        Error::new(
+            Code::BadModel,
+            format!("`{}` has a bad `{name}`: {value}", self.path),
+        )
+    }
+
+    fn missing(&self, name: &str) -> Error {
+        Error::new(Code::BadModel, format!("`{}` has no `{name}`", self.path))
+    }
+
+    fn as_count(&self, name: &str, value: &Value) -> Result<i32> {
+        let count = value.as_i64().and_then(|count| i32::try_from(count).ok());
+        count
+            .filter(|count| *count > 0)
+            .ok_or_else(|| self.wrong(name, value))
+    }
+}

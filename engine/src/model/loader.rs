@@ -1,0 +1,76 @@
+//! From a directory to a model in memory.
+
+use std::path::Path;
+
+use super::{Family, Model, ModelConfig};
+use crate::error::{Code, Error, Result};
+use crate::mlx::{BackEnd, Dtype, Weights, ops};
+
+/// How to load.
+#[derive(Debug, Clone, Copy)]
+pub struct LoadOptions {
+    /// The floating-point type to compute in; `None` picks the fastest one of the back end.
+    pub dtype: Option<Dtype>,
+    /// What will execute it.
+    pub back_end: BackEnd,
+}
+
+/// A model in memory and what was learned while loading it.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The model.
+    pub model: Box<dyn Model>,
+    /// Its family.
+    pub family: Family,
+    /// The type it computes in.
+    pub dtype: Dtype,
+    /// Bytes of its weights.
+    pub weights_bytes: u64,
+    /// Tokens that it was trained to see at once.
+    pub context_tokens: usize,
+    /// Size of its logits.
+    pub vocabulary: usize,
+}
+
+/// Loads the checkpoint in `directory`: an HF or mlx-community layout.
+///
+/// # Errors
+/// `BadModel` naming the file, field or tensor that is missing, truncated or does not fit.
+pub fn load(directory: &Path, options: LoadOptions) -> Result<Loaded> {
+    if !directory.is_dir() {
+        let message = format!("no model directory at `{}`", directory.display());
+        return Err(Error::new(Code::BadModel, message));
+    }
+    let config = ModelConfig::read(directory)?;
+    let family = Family::of_config(&config)?;
+    let mut weights = Weights::load(directory)?;
+    let dtype = options
+        .dtype
+        .unwrap_or_else(|| fastest_dtype(options.back_end, &weights));
+    weights.cast(dtype)?;
+    // Wait for the weights here, so that the first request does not, and so that reading them and
+    // casting them does not keep two copies.
+    ops::evaluate(weights.arrays())?;
+    Ok(Loaded {
+        weights_bytes: weights.bytes(),
+        context_tokens: count(&config, "max_position_embeddings")?,
+        vocabulary: count(&config, "vocab_size")?,
+        model: family.build(&config, &mut weights)?,
+        family,
+        dtype,
+    })
+}
+
+fn count(config: &ModelConfig, name: &str) -> Result<usize> {
+    Ok(config.count(name)?.unsigned_abs() as usize)
+}
+
+/// On processors MLX multiplies f32 through BLAS and half types through plain loops; on GPUs half
+/// types are faster, and the checkpoint's own one is kept.
+fn fastest_dtype(back_end: BackEnd, weights: &Weights) -> Dtype {
+    match (back_end, weights.dtype()) {
+        (BackEnd::Cpu, _) => Dtype::Float32,
+        (_, Some(half @ (Dtype::Float16 | Dtype::Bfloat16))) => half,
+        _ => Dtype::Bfloat16,
+    }
+}

@@ -1,0 +1,55 @@
+//! Token embeddings, which may serve as the head too.
+
+use super::linear::Matrix;
+use crate::error::Result;
+use crate::mlx::{Array, Weights, ops};
+use crate::model::ModelConfig;
+
+/// A table of `[vocabulary, hidden]`.
+#[derive(Debug)]
+pub struct Embedding {
+    table: Matrix,
+}
+
+impl Embedding {
+    /// Takes `path.weight` (packed when `path.scales` exists).
+    ///
+    /// # Errors
+    /// `BadModel` when a tensor is missing or of another shape.
+    pub fn load(
+        weights: &mut Weights,
+        config: &ModelConfig,
+        path: &str,
+        (vocabulary, hidden): (i32, i32),
+    ) -> Result<Self> {
+        Ok(Self {
+            table: Matrix::load(weights, config, path, (vocabulary, hidden))?,
+        })
+    }
+
+    /// Tokens `[B, L]` to vectors `[B, L, hidden]`.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub fn forward(&self, tokens: &Array) -> Result<Array> {
+        match &self.table {
+            Matrix::Dense { weight, .. } => ops::take_axis(weight, tokens, 0),
+            Matrix::Affine(matrix) => {
+                let packed = ops::take_axis(&matrix.packed, tokens, 0)?;
+                let scales = ops::take_axis(&matrix.scales, tokens, 0)?;
+                let biases = ops::take_axis(&matrix.biases, tokens, 0)?;
+                let quantization = matrix.quantization;
+                let shape = (quantization.group_size, quantization.bits);
+                ops::dequantize(&packed, &scales, &biases, shape)
+            }
+        }
+    }
+
+    /// The tied head: vectors `[B, L, hidden]` to logits `[B, L, vocabulary]`.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub fn as_head(&self, x: &Array) -> Result<Array> {
+        self.table.multiply(x)
+    }
+}

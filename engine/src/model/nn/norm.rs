@@ -1,0 +1,30 @@
+//! Normalization.
+
+use crate::error::Result;
+use crate::mlx::{Array, Weights, ops};
+
+/// Root-mean-square normalization (Zhang and Sennrich 2019) with a learned weight.
+#[derive(Debug)]
+pub struct RmsNorm {
+    weight: Array,
+    epsilon: f32,
+}
+
+impl RmsNorm {
+    /// Takes `path.weight` of shape `[dimensions]`.
+    ///
+    /// # Errors
+    /// `BadModel` when it is missing or of another shape.
+    pub fn load(weights: &mut Weights, path: &str, dimensions: i32, epsilon: f32) -> Result<Self> {
+        let weight = weights.take_shaped(&format!("{path}.weight"), &[dimensions])?;
+        Ok(Self { weight, epsilon })
+    }
+
+    /// Normalizes the last axis of `x`.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub fn forward(&self, x: &Array) -> Result<Array> {
+        ops::rms_norm(x, &self.weight, self.epsilon)
+    }
+}

@@ -1,0 +1,274 @@
+//! The executor that runs rows on MLX.
+//!
+//! Decoding is pipelined as mlx-lm 0.32.2's `GenerationBatch` is: a step's graph is built from the
+//! token ids that the last one is still computing, dispatched, and only then are the last ids read.
+//! So the host builds step n + 1 while the device runs step n.
+
+use rand::RngExt;
+
+use super::executor::{Executor, Sampled};
+use super::row::RowSpec;
+use crate::cache::CacheSet;
+use crate::error::{Code, Error, Result};
+use crate::limits::CLEAR_CACHE_STEPS;
+use crate::mlx::{Array, memory, ops};
+use crate::model::Model;
+use crate::sampling::Sampler;
+use crate::telemetry::MemorySnapshot;
+
+/// Sees the logits `[B, V]` that each row's next token is sampled from.
+pub type LogitsObserver = Box<dyn FnMut(&Array)>;
+
+/// Runs rows of one model on this thread's device.
+pub struct MlxExecutor {
+    model: Box<dyn Model>,
+    weights_bytes: u64,
+    batch: Option<Batch>,
+    steps: u64,
+    observer: Option<LogitsObserver>,
+}
+
+/// A row that has not joined: its own caches, its sampler, and token 0 once it is sampled.
+#[derive(Debug)]
+pub struct SoloRow {
+    caches: CacheSet,
+    sampler: Sampler,
+    current: Option<u32>,
+}
+
+/// The running batch: row i of the caches, of the samplers and of the register belong together.
+#[derive(Debug)]
+struct Batch {
+    caches: CacheSet,
+    samplers: Vec<Sampler>,
+    register: Register,
+}
+
+/// The token of each row that was sampled and not yet fed.
+#[derive(Debug)]
+enum Register {
+    /// Read and emitted.
+    Known(Vec<u32>),
+    /// `[B]`, dispatched and not yet read.
+    InFlight(Array),
+}
+
+impl MlxExecutor {
+    /// An executor for `model`, whose weights take `weights_bytes`.
+    pub fn new(model: Box<dyn Model>, weights_bytes: u64) -> Self {
+        Self {
+            model,
+            weights_bytes,
+            batch: None,
+            steps: 0,
+            observer: None,
+        }
+    }
+
+    /// Shows every forward's logits to `observer`, in the order of the dispatches.
+    pub fn observe_logits(&mut self, observer: LogitsObserver) {
+        self.observer = Some(observer);
+    }
+
+    /// Logits `[B, V]` of one more token per row.
+    fn forward(&mut self, tokens: &Array, caches: &mut CacheSet) -> Result<Array> {
+        let hidden = self.model.hidden(tokens, caches)?;
+        let logits = self.model.logits(&hidden)?;
+        let logits = logits.reshape(&[logits.dim(0), logits.dim(-1)])?;
+        if let Some(observer) = &mut self.observer {
+            observer(&logits);
+        }
+        Ok(logits)
+    }
+
+    /// Builds and dispatches one step of `batch` and returns the register that was fed.
+    fn dispatch(&mut self, batch: &mut Batch) -> Result<Register> {
+        let inputs = batch.register.as_inputs()?;
+        let logits = self.forward(&inputs, &mut batch.caches)?;
+        let sampled = Sampler::sample_rows(&mut batch.samplers, &logits)?;
+        ops::start_evaluation([&sampled])?;
+        self.steps += 1;
+        if self.steps.is_multiple_of(CLEAR_CACHE_STEPS) {
+            memory::clear_cache()?;
+        }
+        Ok(std::mem::replace(
+            &mut batch.register,
+            Register::InFlight(sampled),
+        ))
+    }
+
+    fn running(&mut self) -> Result<&mut Batch> {
+        self.batch
+            .as_mut()
+            .ok_or_else(|| Error::new(Code::Internal, "no row runs"))
+    }
+}
+
+impl Executor for MlxExecutor {
+    type Solo = SoloRow;
+
+    fn open(&mut self, spec: &RowSpec) -> Result<SoloRow> {
+        let sampler = Sampler::new(spec.sampling.clone(), rand::rng().random());
+        Ok(SoloRow {
+            caches: self.model.new_caches(),
+            sampler,
+            current: None,
+        })
+    }
+
+    fn prefill(&mut self, solo: &mut SoloRow, tokens: &[u32]) -> Result<()> {
+        // The hidden states are never evaluated: only what the caches need of them is.
+        self.model
+            .hidden(&ops::token_matrix(tokens, 1), &mut solo.caches)?;
+        ops::evaluate(solo.caches.arrays())?;
+        memory::clear_cache()
+    }
+
+    fn first_token(&mut self, solo: &mut SoloRow, last_prompt_token: u32) -> Result<Sampled> {
+        let inputs = ops::token_matrix(&[last_prompt_token], 1);
+        let logits = self.forward(&inputs, &mut solo.caches)?;
+        let sampled = Sampler::sample_rows(std::slice::from_mut(&mut solo.sampler), &logits)?;
+        let token = only(&ops::read_u32(&sampled)?)?;
+        solo.current = Some(token);
+        Ok(Sampled { token })
+    }
+
+    fn join(&mut self, solo: SoloRow) -> Result<()> {
+        let SoloRow {
+            caches,
+            sampler,
+            current,
+        } = solo;
+        let current = current.ok_or_else(|| Error::new(Code::Internal, "a row joins too early"))?;
+        match &mut self.batch {
+            None => {
+                let register = Register::Known(vec![current]);
+                self.batch = Some(Batch {
+                    caches,
+                    samplers: vec![sampler],
+                    register,
+                });
+            }
+            Some(batch) => {
+                let Register::Known(tokens) = &mut batch.register else {
+                    return Err(Error::new(Code::Internal, "a row joins a step in flight"));
+                };
+                tokens.push(current);
+                batch.samplers.push(sampler);
+                batch.caches.extend(caches)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<Vec<Sampled>> {
+        let mut batch = self
+            .batch
+            .take()
+            .ok_or_else(|| Error::new(Code::Internal, "a step without rows"))?;
+        let fed = self.dispatch(&mut batch)?;
+        self.batch = Some(batch);
+        match fed {
+            Register::Known(_) => Ok(Vec::new()),
+            Register::InFlight(tokens) => read(&tokens),
+        }
+    }
+
+    fn flush(&mut self) -> Result<Vec<Sampled>> {
+        let Some(Batch {
+            register: Register::InFlight(tokens),
+            ..
+        }) = &self.batch
+        else {
+            return Ok(Vec::new());
+        };
+        let sampled = read(tokens)?;
+        let known = sampled.iter().map(|sampled| sampled.token).collect();
+        self.running()?.register = Register::Known(known);
+        Ok(sampled)
+    }
+
+    fn filter(&mut self, keep: &[usize]) -> Result<()> {
+        if keep.is_empty() {
+            self.batch = None;
+            return Ok(());
+        }
+        let batch = self.running()?;
+        batch.caches.filter(keep)?;
+        batch.register.filter(keep)?;
+        let mut index = 0;
+        batch.samplers.retain(|_| {
+            let kept = keep.binary_search(&index).is_ok();
+            index += 1;
+            kept
+        });
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        self.batch = None;
+    }
+
+    fn solo_kv_bytes(&self, solo: &SoloRow) -> u64 {
+        solo.caches.bytes()
+    }
+
+    fn batch_kv_bytes(&self) -> u64 {
+        self.batch.as_ref().map_or(0, |batch| batch.caches.bytes())
+    }
+
+    fn memory(&self) -> MemorySnapshot {
+        MemorySnapshot {
+            weights_bytes: self.weights_bytes,
+            ..memory::snapshot()
+        }
+    }
+}
+
+impl Register {
+    /// Tokens `[B, 1]` to feed.
+    fn as_inputs(&self) -> Result<Array> {
+        match self {
+            Self::Known(tokens) => Ok(ops::token_matrix(tokens, tokens.len())),
+            Self::InFlight(tokens) => Ok(tokens.reshape(&[tokens.dim(0), 1])?),
+        }
+    }
+
+    fn filter(&mut self, keep: &[usize]) -> Result<()> {
+        match self {
+            Self::Known(tokens) => *tokens = keep.iter().map(|row| tokens[*row]).collect(),
+            Self::InFlight(tokens) => {
+                let rows: Vec<i32> = keep.iter().map(|row| ops::axis_index(*row)).collect();
+                *tokens = ops::take_rows(tokens, &rows)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for MlxExecutor {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let rows = self.batch.as_ref().map_or(0, |batch| batch.samplers.len());
+        formatter
+            .debug_struct("MlxExecutor")
+            .field("rows", &rows)
+            .finish_non_exhaustive()
+    }
+}
+
+fn read(tokens: &Array) -> Result<Vec<Sampled>> {
+    Ok(ops::read_u32(tokens)?
+        .into_iter()
+        .map(|token| Sampled { token })
+        .collect())
+}
+
+fn only(tokens: &[u32]) -> Result<u32> {
+    match tokens {
+        [token] => Ok(*token),
+        others => Err(Error::new(
+            Code::Internal,
+            format!("{} tokens for one row", others.len()),
+        )),
+    }
+}

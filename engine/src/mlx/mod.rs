@@ -11,6 +11,8 @@
 mod device;
 #[cfg(feature = "mlx")]
 mod failure;
+#[cfg(all(feature = "mlx", not(target_os = "macos")))]
+mod mach;
 #[cfg(feature = "mlx")]
 pub mod memory;
 #[cfg(feature = "mlx")]

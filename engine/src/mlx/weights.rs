@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use mlx_rs::{Array, Dtype};
-use safetensors::SafeTensors;
+use safetensors::tensor::Metadata;
 
 use crate::error::{Code, Error, Result};
 
@@ -185,14 +185,14 @@ fn check_header(path: &Path) -> Result<()> {
             "header of {header_bytes} bytes in a file of {file_bytes}"
         )));
     }
-    let mut bytes = prefix.to_vec();
-    let header = file
-        .take(header_bytes)
-        .read_to_end(&mut bytes)
-        .map_err(io)? as u64;
-    let (_, metadata) =
-        SafeTensors::read_metadata(&bytes).map_err(|error| bad(error.to_string()))?;
-    let expected = 8 + header + metadata.data_len() as u64;
+    let mut header = Vec::new();
+    file.take(header_bytes)
+        .read_to_end(&mut header)
+        .map_err(io)?;
+    // Parsing checks the tensors' ranges against each other and against their shapes.
+    let metadata: Metadata =
+        serde_json::from_slice(&header).map_err(|error| bad(error.to_string()))?;
+    let expected = 8 + header_bytes + metadata.data_len() as u64;
     if expected == file_bytes {
         return Ok(());
     }

@@ -166,11 +166,10 @@ impl Generation {
             scheduler::FinishReason::Cancelled => return Err(shutting_down()),
         };
         let tail = self.detokenizer.finish()?;
-        let matched = self.deliver(&tail);
-        if !matched {
-            let held_back = self.stops.finish();
-            self.say(held_back);
-        }
+        self.deliver(&tail);
+        let held_back = self.stops.finish();
+        self.say(held_back);
+        let matched = self.stops.matched().is_some();
         let usage = self.usage_of_row(usage);
         self.end(if matched { FinishReason::Stop } else { reason }, usage);
         Ok(())

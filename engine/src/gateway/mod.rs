@@ -14,6 +14,8 @@ mod request;
 mod rows;
 #[cfg(test)]
 pub(crate) mod script;
+#[cfg(test)]
+mod tests;
 
 pub use card::{ModelCapabilities, ModelCard};
 pub use engine::Engine;

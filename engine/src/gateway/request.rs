@@ -84,11 +84,8 @@ fn render(messages: &[Value], tokenizer: &Tokenizer) -> Result<String> {
         Error::invalid("messages", "the model has no chat template")
             .with_hint("`/v1/completions` continues plain text")
     })?;
-    // Templates refuse what their model was not trained on, such as two user turns in a row.
     let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
-    template
-        .render(messages, &options)
-        .map_err(|error| Error::invalid("messages", error.message()))
+    template.render(messages, &options)
 }
 
 /// Holds a request with the prompt `tokens` against the model, places it and makes its row.
@@ -172,5 +169,102 @@ fn normalized(sampling: &SamplingParams, vocab_size: usize) -> SamplingParams {
         // Keeping all tokens is keeping the filter off.
         top_k: if sampling.top_k as usize >= vocab_size { 0 } else { sampling.top_k },
         ..sampling.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gateway::script::{VOCAB_SIZE, card};
+    use crate::scheduler::Lane;
+
+    fn request() -> GenerateRequest {
+        GenerateRequest {
+            id: "r".to_owned(),
+            prompt: Prompt::Tokens(Vec::new()),
+            max_tokens: None,
+            sampling: SamplingParams::default(),
+            stop: Vec::new(),
+        }
+    }
+
+    fn spec(request: &GenerateRequest, tokens: Vec<u32>) -> Result<RowSpec> {
+        row(request, tokens, &card(), 8, Arc::from([257])).map(|(spec, _)| spec)
+    }
+
+    fn refusal(request: &GenerateRequest, tokens: Vec<u32>) -> Error {
+        spec(request, tokens).expect_err("it should be refused")
+    }
+
+    #[test]
+    fn unset_and_too_large_max_tokens_become_what_the_context_holds() {
+        for (asked, prompt_tokens, expected) in
+            [(None, 96, 4000), (Some(4001), 96, 4000), (Some(9), 96, 9), (None, 4095, 1)]
+        {
+            let max_tokens = asked.and_then(NonZeroUsize::new);
+            let request = GenerateRequest { max_tokens, ..request() };
+            let spec = spec(&request, vec![1; prompt_tokens]).unwrap();
+            assert_eq!((spec.max_tokens, spec.lane), (expected, Lane::Continuous));
+        }
+    }
+
+    #[test]
+    fn a_prompt_that_leaves_no_room_is_refused_with_both_numbers() {
+        for prompt_tokens in [4096, 5000] {
+            let error = refusal(&request(), vec![1; prompt_tokens]);
+            assert_eq!(error.code(), Code::ContextLengthExceeded);
+            assert!(error.message().contains(&prompt_tokens.to_string()), "{error}");
+            assert!(error.message().contains("4096"), "{error}");
+        }
+    }
+
+    #[test]
+    fn empty_prompts_and_foreign_tokens_are_refused() {
+        assert_eq!(refusal(&request(), Vec::new()).param(), Some("prompt"));
+        let error = refusal(&request(), vec![1, 2, 258]);
+        let expected = "token 2 of `prompt` is 258, and the model's vocabulary ends at 257";
+        assert_eq!((error.code(), error.message()), (Code::InvalidRequest, expected));
+        assert!(spec(&request(), vec![257]).is_ok());
+    }
+
+    #[test]
+    fn stop_strings_are_bounded_in_number_and_size_and_never_empty() {
+        let refused = |stop: Vec<String>| {
+            let request = GenerateRequest { stop, ..request() };
+            spec(&request, vec![1]).err().and_then(|error| error.param().map(str::to_owned))
+        };
+        let (most, longest) = (limits::STOP_STRINGS_MAX, limits::STOP_STRING_BYTES_MAX);
+        assert_eq!(refused(vec!["x".repeat(longest); most]), None);
+        assert_eq!(refused(vec!["x".to_owned(); most + 1]).as_deref(), Some("stop"));
+        assert_eq!(refused(vec!["x".repeat(longest + 1)]).as_deref(), Some("stop"));
+        assert_eq!(refused(vec!["x".to_owned(), String::new()]).as_deref(), Some("stop"));
+    }
+
+    #[test]
+    fn sampling_reaches_the_row_in_numbers_that_samplers_can_take() {
+        let sampled = |temperature, top_k| {
+            let sampling = SamplingParams { temperature, top_k, ..SamplingParams::default() };
+            let sampling = spec(&GenerateRequest { sampling, ..request() }, vec![1]).unwrap().sampling;
+            (sampling.temperature, sampling.top_k)
+        };
+        let vocab = u32::try_from(VOCAB_SIZE).unwrap();
+        assert_eq!(sampled(0.7, vocab - 1), (0.7, vocab - 1));
+        assert_eq!(sampled(1e-40, vocab), (0.0, 0));
+        assert_eq!(sampled(f32::MAX, u32::MAX), (TEMPERATURE_MAX, 0));
+    }
+
+    #[test]
+    fn a_chat_with_a_model_that_has_no_template_is_told_what_works_instead() {
+        let dir = tempfile::tempdir().unwrap();
+        let words = serde_json::json!({
+            "version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null,
+            "post_processor": null, "decoder": null,
+            "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},
+        });
+        std::fs::write(dir.path().join("tokenizer.json"), words.to_string()).unwrap();
+        let prompt = Prompt::Chat { messages: vec![serde_json::json!({"role": "user"})] };
+        let error = prompt.tokens(&Tokenizer::load(dir.path()).unwrap()).unwrap_err();
+        assert_eq!((error.code(), error.param()), (Code::InvalidRequest, Some("messages")));
+        assert!(error.hint().is_some());
     }
 }

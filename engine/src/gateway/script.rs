@@ -49,9 +49,7 @@ pub(crate) struct ScriptedRows {
 }
 
 impl ScriptedRows {
-    pub(crate) fn new(
-        script: impl Fn(&RowSpec) -> Vec<Step> + Send + Sync + 'static,
-    ) -> Arc<Self> {
+    pub(crate) fn new(script: impl Fn(&RowSpec) -> Vec<Step> + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self {
             script: Box::new(script),
             specs: Mutex::default(),
@@ -75,7 +73,11 @@ impl ScriptedRows {
     /// Resolves when `count` rows have seen that their client left.
     pub(crate) async fn cancelled(&self, count: usize) -> Vec<String> {
         let mut cancelled = self.cancelled.subscribe();
-        cancelled.wait_for(|ids| ids.len() >= count).await.unwrap().clone()
+        cancelled
+            .wait_for(|ids| ids.len() >= count)
+            .await
+            .unwrap()
+            .clone()
     }
 }
 
@@ -111,7 +113,11 @@ async fn play(
     let mut generated = 0;
     let finished = |reason, generated| {
         let (prompt_tokens, generated_tokens) = (spec.prompt.len(), generated);
-        let usage = RowUsage { prompt_tokens, generated_tokens, ..RowUsage::default() };
+        let usage = RowUsage {
+            prompt_tokens,
+            generated_tokens,
+            ..RowUsage::default()
+        };
         RowEvent::Finished { reason, usage }
     };
     for step in steps.into_iter().chain([Step::Token(IM_END)]) {
@@ -146,7 +152,12 @@ async fn play(
 
 /// The steps that generate `text`.
 pub(crate) fn says(text: &str) -> Vec<Step> {
-    tokenizer().encode(text, false).unwrap().into_iter().map(Step::Token).collect()
+    tokenizer()
+        .encode(text, false)
+        .unwrap()
+        .into_iter()
+        .map(Step::Token)
+        .collect()
 }
 
 /// An engine with a context of 4096 tokens on `rows`.
@@ -188,8 +199,11 @@ pub(crate) fn tokenizer() -> Tokenizer {
 fn tokenizer_json() -> Value {
     let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
     alphabet.sort_unstable();
-    let vocab: Map<String, Value> =
-        alphabet.iter().enumerate().map(|(id, byte)| (byte.to_string(), json!(id))).collect();
+    let vocab: Map<String, Value> = alphabet
+        .iter()
+        .enumerate()
+        .map(|(id, byte)| (byte.to_string(), json!(id)))
+        .collect();
     let bytes = json!({
         "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false,
     });

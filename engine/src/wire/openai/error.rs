@@ -28,7 +28,14 @@ pub struct ErrorObject {
 impl ErrorBody {
     /// An error that the engine has no [`Code`] for, such as an unknown route.
     pub fn new(kind: &'static str, code: &'static str, message: impl Into<String>) -> Self {
-        Self { error: ErrorObject { message: message.into(), kind, param: None, code } }
+        Self {
+            error: ErrorObject {
+                message: message.into(),
+                kind,
+                param: None,
+                code,
+            },
+        }
     }
 }
 
@@ -36,7 +43,14 @@ impl From<&Error> for ErrorBody {
     fn from(error: &Error) -> Self {
         let (kind, code) = names(error.code());
         let param = error.param().map(str::to_owned);
-        Self { error: ErrorObject { message: error.to_string(), kind, param, code } }
+        Self {
+            error: ErrorObject {
+                message: error.to_string(),
+                kind,
+                param,
+                code,
+            },
+        }
     }
 }
 

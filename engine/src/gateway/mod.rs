@@ -1,6 +1,25 @@
-//! From a validated request to a row and back: placement, submission, cancellation, the
-//! [`Engine`](crate::gateway) facade.
+//! From a validated request to a row and back: placement, submission, cancellation, the [`Engine`]
+//! facade.
+//!
+//! A request becomes tokens, is held against the model ([`ModelCard`]) and is placed once
+//! ([`Placement`]); then it is a row on the engine thread ([`Rows`]) and a [`Generation`] here.
+//! The generation turns tokens into text and finds stop strings, off the engine thread. Dropping it
+//! cancels the row.
 
+mod card;
+mod engine;
+mod generation;
+mod placement;
+mod request;
 mod rows;
+#[cfg(test)]
+pub(crate) mod script;
+#[cfg(test)]
+mod tests;
 
+pub use card::{ModelCapabilities, ModelCard};
+pub use engine::Engine;
+pub use generation::{FinishReason, Generation, TextEvent, Usage};
+pub use placement::{Placement, RequestShape, SerialReason, place};
+pub use request::{GenerateRequest, Prompt};
 pub use rows::{Health, Rows};

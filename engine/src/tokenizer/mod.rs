@@ -1,1 +1,152 @@
-//! (under construction)
+//! Text to token ids and back, and chat templates.
+//!
+//! - A **tokenizer** is read from a model directory: `tokenizer.json` is required; the special
+//!   tokens, the chat template and the stop tokens come from the files beside it that are there.
+//! - A **piece** is what one token contributes to the text, as bytes: a character may span pieces.
+//! - Special tokens are skipped when ids become text.
+//!
+//! Invariant: for any ids in any order, the texts that a [`Detokenizer`] emits concatenate to what
+//! [`Tokenizer::decode`] makes of all of them, and no emitted text ends in half a character.
+
+mod chat;
+mod detokenizer;
+mod files;
+mod pieces;
+mod python;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{Code, Error, Result};
+
+pub use chat::{ChatOptions, ChatTemplate};
+pub use detokenizer::Detokenizer;
+
+use files::ModelFiles;
+use pieces::Pieces;
+
+/// A model's tokenizer; clones share one.
+#[derive(Debug, Clone)]
+pub struct Tokenizer(Arc<Loaded>);
+
+#[derive(Debug)]
+struct Loaded {
+    inner: tokenizers::Tokenizer,
+    /// How ids become text; `None` leaves it to the decoder named in `tokenizer.json`.
+    pieces: Option<Pieces>,
+    stop_tokens: Arc<[u32]>,
+    chat_template: Option<ChatTemplate>,
+}
+
+impl Tokenizer {
+    /// Reads the tokenizer of the model in `dir`.
+    ///
+    /// # Errors
+    /// `BadModel`, naming the file, when `tokenizer.json` is missing or a file is corrupt.
+    pub fn load(dir: &Path) -> Result<Self> {
+        let files = ModelFiles::read(dir)?;
+        let inner = files.tokenizer()?;
+        let loaded = Loaded {
+            pieces: Pieces::of(inner.get_decoder()),
+            stop_tokens: stop_tokens(&files, &inner)?,
+            chat_template: files.chat_template()?,
+            inner,
+        };
+        Ok(Self(Arc::new(loaded)))
+    }
+
+    /// The ids of `text`. Special tokens spelled out in the text become their ids;
+    /// `add_special_tokens` adds those that the model wants around any text (its BOS, mostly).
+    ///
+    /// # Errors
+    /// `Internal` when the tokenizer cannot encode the text.
+    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
+        let encoding = self.0.inner.encode_fast(text, add_special_tokens);
+        let failed = |error| Error::new(Code::Internal, format!("failed to tokenize: {error}"));
+        encoding
+            .map(|encoding| encoding.get_ids().to_vec())
+            .map_err(failed)
+    }
+
+    /// The text of `ids`. Bytes that are not UTF-8 become U+FFFD, one for each maximal ill-formed
+    /// part; ids outside the vocabulary contribute nothing.
+    ///
+    /// # Errors
+    /// `Internal` when the tokenizer's decoder fails.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        let mut detokenizer = self.detokenizer();
+        let mut text = String::new();
+        for &id in ids {
+            text.push_str(&detokenizer.push(id)?);
+        }
+        text.push_str(&detokenizer.finish()?);
+        Ok(text)
+    }
+
+    /// A detokenizer at the start of a text.
+    pub fn detokenizer(&self) -> Detokenizer {
+        Detokenizer::new(self.clone())
+    }
+
+    /// The ids that end a generation, ascending: `eos_token_id` of `config.json` and
+    /// `generation_config.json`, and the `eos_token` of `tokenizer_config.json`.
+    pub fn stop_tokens(&self) -> Arc<[u32]> {
+        Arc::clone(&self.0.stop_tokens)
+    }
+
+    /// How many ids the tokenizer knows, added tokens included. A model's head may be wider.
+    pub fn vocab_size(&self) -> usize {
+        self.0.inner.get_vocab_size(true)
+    }
+
+    /// The model's chat template, if it has one.
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.0.chat_template.as_ref()
+    }
+
+    /// The token of `id` as the vocabulary spells it; `None` for special and unknown ids.
+    fn visible_token(&self, id: u32) -> Option<String> {
+        let token = self.0.inner.id_to_token(id)?;
+        let special = self.0.inner.get_added_vocabulary().is_special_token(&token);
+        (!special).then_some(token)
+    }
+
+    /// The bytes that `token`, the spelling of `id`, contributes to the text.
+    fn piece(&self, id: u32, token: String) -> Result<Vec<u8>> {
+        let failed = |error| {
+            Error::new(
+                Code::Internal,
+                format!("failed to detokenize id {id}: {error}"),
+            )
+        };
+        match &self.0.pieces {
+            Some(pieces) => pieces.bytes(token).map_err(failed),
+            None => Ok(token.into_bytes()),
+        }
+    }
+
+    /// `ids` through the decoder that `tokenizer.json` names; some decoders take no empty list.
+    fn decode_whole(&self, ids: &[u32]) -> Result<String> {
+        if ids.is_empty() {
+            return Ok(String::new());
+        }
+        let failed = |error| Error::new(Code::Internal, format!("failed to detokenize: {error}"));
+        self.0.inner.decode(ids, true).map_err(failed)
+    }
+}
+
+fn stop_tokens(files: &ModelFiles, inner: &tokenizers::Tokenizer) -> Result<Arc<[u32]>> {
+    let mut ids: BTreeSet<u32> = files.eos_token_ids()?.into_iter().collect();
+    ids.extend(
+        files
+            .special_token("eos_token")
+            .and_then(|token| inner.token_to_id(token)),
+    );
+    Ok(ids.into_iter().collect())
+}
+
+#[cfg(test)]
+mod fixtures;
+#[cfg(test)]
+mod tests;

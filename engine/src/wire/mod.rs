@@ -1,1 +1,11 @@
-//! (under construction)
+//! What travels over HTTP: JSON bodies in, JSON bodies out.
+//!
+//! Requests are read by hand from a parsed [`serde_json::Value`] (see [`Fields`]), so that each bad
+//! field gets an error naming it and its value; responses are serde types. Nothing here does I/O or
+//! knows a status code.
+
+mod fields;
+pub mod openai;
+pub mod stats;
+
+pub use fields::Fields;

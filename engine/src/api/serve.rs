@@ -1,0 +1,77 @@
+//! Listening, serving, and an orderly end.
+
+use std::future::{Future, IntoFuture};
+use std::io::ErrorKind;
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::serve::ListenerExt;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::config::ServeConfig;
+use crate::error::{Code, Error, Result};
+use crate::gateway::Engine;
+
+/// How long ended requests have to tell their clients so.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Listens on `host` and `port`; port 0 takes a free one.
+///
+/// # Errors
+/// `Io`, in one line that says what to do.
+pub async fn bind(host: &str, port: u16) -> Result<TcpListener> {
+    TcpListener::bind((host, port)).await.map_err(|error| {
+        let attempt = format!("failed to listen on {host}:{port}");
+        let told = |why: &str, hint: &str| {
+            Error::new(Code::Io, format!("{attempt}: {why}")).with_hint(hint)
+        };
+        match error.kind() {
+            ErrorKind::AddrInUse => told("the port is in use", "`--port` takes another, or 0"),
+            ErrorKind::PermissionDenied => {
+                told("permission denied", "`--port` takes one above 1023")
+            }
+            ErrorKind::AddrNotAvailable => told(
+                "this machine does not have that address",
+                "`--host` takes another",
+            ),
+            // Name resolution fails with kinds that differ between systems.
+            _ => told(&error.to_string(), "`--host` takes a local name or address"),
+        }
+    })
+}
+
+/// Serves until `shutdown` resolves. Then it stops accepting, lets live requests finish within the
+/// configured grace, ends the rest and returns.
+///
+/// # Errors
+/// `InvalidRequest` for a bad allow-list, `Io` when the listener breaks.
+pub async fn serve(
+    listener: TcpListener,
+    engine: Engine,
+    config: &ServeConfig,
+    shutdown: impl Future<Output = ()>,
+) -> Result<()> {
+    let router = super::router(engine.clone(), config)?;
+    let (close, closed) = oneshot::channel::<()>();
+    // Tokens are small packets that must not wait for each other.
+    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+    let server = axum::serve(listener, router)
+        .with_graceful_shutdown(async { drop(closed.await) })
+        .into_future();
+    let mut server = pin!(server);
+    tokio::select! {
+        result = &mut server => return Ok(result?),
+        () = shutdown => {}
+    }
+    engine.drain();
+    drop(close);
+    let patience = config.shutdown_grace.saturating_sub(LAST_WORDS);
+    if timeout(patience, &mut server).await.is_err() {
+        engine.stop();
+        // A client that does not even read its last words is left behind.
+        let _ = timeout(LAST_WORDS, &mut server).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,353 @@
+//! Whole and streamed answers.
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::tests::client::Answer;
+use crate::error::{Code, Error};
+use crate::gateway::script::{Step, says};
+use crate::sampling::SamplingParams;
+
+/// What a client gets of an answer, however it is told.
+#[derive(Debug, PartialEq)]
+struct Told {
+    text: String,
+    finish_reason: Value,
+    usage: Value,
+}
+
+fn told_whole(answer: &Answer) -> Told {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let body = answer.json();
+    let choice = &body["choices"][0];
+    let text = choice
+        .pointer("/message/content")
+        .or_else(|| choice.get("text"))
+        .unwrap();
+    Told {
+        text: text.as_str().unwrap().to_owned(),
+        finish_reason: choice["finish_reason"].clone(),
+        usage: body["usage"].clone(),
+    }
+}
+
+/// Checks the order of a stream's frames, and folds them.
+fn told_in_frames(answer: &Answer, is_chat: bool) -> Told {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let mut frames = answer.frames();
+    assert_eq!(frames.pop().as_deref(), Some("[DONE]"));
+    let chunks: Vec<Value> = frames
+        .iter()
+        .map(|frame| serde_json::from_str(frame).unwrap())
+        .collect();
+    let first = &chunks[0];
+    assert!(
+        chunks.iter().all(|chunk| chunk["id"] == first["id"]),
+        "{chunks:?}"
+    );
+    let (usage, choices): (Vec<_>, Vec<_>) = chunks
+        .iter()
+        .partition(|chunk| chunk["choices"].as_array().unwrap().is_empty());
+    let with_role = |chunk: &&&Value| !chunk["choices"][0]["delta"]["role"].is_null();
+    assert_eq!(
+        choices.iter().filter(with_role).count(),
+        usize::from(is_chat)
+    );
+    assert_eq!(
+        choices.iter().take(1).filter(with_role).count(),
+        usize::from(is_chat)
+    );
+    let (last, before) = choices.split_last().unwrap();
+    assert!(
+        before
+            .iter()
+            .all(|chunk| chunk["choices"][0]["finish_reason"].is_null())
+    );
+    let text = choices.iter().filter_map(|chunk| {
+        let choice = &chunk["choices"][0];
+        choice
+            .pointer("/delta/content")
+            .or_else(|| choice.get("text"))?
+            .as_str()
+    });
+    assert!(usage.len() <= 1, "{usage:?}");
+    Told {
+        text: text.collect(),
+        finish_reason: last["choices"][0]["finish_reason"].clone(),
+        usage: usage
+            .first()
+            .map_or(Value::Null, |chunk| chunk["usage"].clone()),
+    }
+}
+
+#[tokio::test]
+async fn a_stream_tells_what_the_whole_answer_tells() {
+    for seed in 0..60 {
+        let mut random = StdRng::seed_from_u64(seed);
+        // Mostly letters, so that stop strings occur; sometimes any byte, so that text is not clean.
+        let ids: Vec<u32> = if random.random() {
+            (64..68).collect()
+        } else {
+            (0..=256).collect()
+        };
+        let count = random.random_range(0..30);
+        let steps: Vec<Step> = (0..count)
+            .map(|_| Step::Token(ids[random.random_range(0..ids.len())]))
+            .collect();
+        let fields = json!({
+            "max_tokens": random.random_range(1..40),
+            "stop": if random.random() { json!(["ab", "cda"]) } else { Value::Null },
+        });
+        let streaming = merged(
+            fields.clone(),
+            json!({"stream": true, "stream_options": {"include_usage": true}}),
+        );
+        let server = Server::start(ScriptedRows::new(move |_| steps.clone())).await;
+        for (path, is_chat) in [(CHAT, true), (COMPLETIONS, false)] {
+            let body = |fields| {
+                if is_chat {
+                    chat("hi", fields)
+                } else {
+                    completion("hi", fields)
+                }
+            };
+            let whole = server.client.post(path, &body(fields.clone())).await;
+            let streamed = server.client.post(path, &body(streaming.clone())).await;
+            assert_eq!(
+                told_in_frames(&streamed, is_chat),
+                told_whole(&whole),
+                "seed {seed}, {fields}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_chat_answer_has_every_field_clients_read() {
+    let server = Server::start(ScriptedRows::new(|_| says("hello"))).await;
+    let answer = server
+        .client
+        .post(CHAT, &chat("hi", json!({"model": "lab/bytes"})))
+        .await;
+    let body = answer.json();
+    assert!(
+        body["id"].as_str().unwrap().starts_with("chatcmpl-"),
+        "{body}"
+    );
+    assert_eq!(body["id"], server.rows.specs()[0].id);
+    assert_eq!(
+        (&body["object"], &body["model"]),
+        (&json!("chat.completion"), &json!("lab/bytes"))
+    );
+    assert!(body["created"].as_u64().unwrap() > 1_700_000_000);
+    let choice = json!({
+        "index": 0, "message": {"role": "assistant", "content": "hello", "refusal": null},
+        "logprobs": null, "finish_reason": "stop",
+    });
+    assert_eq!(body["choices"], json!([choice]));
+    let prompt_tokens = server.rows.specs()[0].prompt.len();
+    let usage = json!({
+        "prompt_tokens": prompt_tokens, "completion_tokens": 6, "total_tokens": prompt_tokens + 6,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    });
+    assert_eq!(body["usage"], usage);
+    assert!(
+        body["timings"]["first_token_ms"].as_f64().unwrap() > 0.0,
+        "{body}"
+    );
+}
+
+#[tokio::test]
+async fn a_chat_stream_has_the_frames_clients_expect() {
+    let server = Server::start(ScriptedRows::new(|_| says("ab"))).await;
+    let answer = server
+        .client
+        .post(CHAT, &chat("hi", json!({"stream": true})))
+        .await;
+    let frames = answer.frames();
+    let choices: Vec<Value> = frames[..4]
+        .iter()
+        .map(|frame| serde_json::from_str::<Value>(frame).unwrap())
+        .inspect(|chunk| {
+            assert_eq!(chunk["object"], "chat.completion.chunk");
+            assert!(
+                chunk.get("usage").is_none(),
+                "usage was not asked for: {chunk}"
+            );
+        })
+        .map(|chunk| chunk["choices"][0].clone())
+        .collect();
+    let choice = |delta: Value, reason: Value| json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": reason});
+    assert_eq!(
+        choices,
+        [
+            choice(json!({"role": "assistant", "content": ""}), Value::Null),
+            choice(json!({"content": "a"}), Value::Null),
+            choice(json!({"content": "b"}), Value::Null),
+            choice(json!({}), json!("stop")),
+        ]
+    );
+    assert_eq!(&frames[4..], ["[DONE]"]);
+}
+
+#[tokio::test]
+async fn a_stop_string_across_tokens_is_in_neither_kind_of_answer() {
+    let server = Server::start(ScriptedRows::new(|_| says("one</s>two"))).await;
+    for stop in [json!("</s>"), json!(["zzz", "</s>"])] {
+        let whole = server
+            .client
+            .post(CHAT, &chat("hi", json!({"stop": stop})))
+            .await;
+        let streamed = server
+            .client
+            .post(CHAT, &chat("hi", json!({"stop": stop, "stream": true})))
+            .await;
+        assert_eq!(told_whole(&whole).text, "one");
+        assert_eq!(told_in_frames(&streamed, true).text, "one");
+        assert_eq!(told_whole(&whole).finish_reason, "stop");
+        assert_eq!(told_whole(&whole).usage["completion_tokens"], 7);
+    }
+}
+
+#[tokio::test]
+async fn an_error_amid_a_stream_is_a_frame_and_then_the_end() {
+    let failure = Error::new(Code::EngineFailed, "the device is gone");
+    let steps = [says("ab"), vec![Step::Fail(failure)]].concat();
+    let server = Server::start(ScriptedRows::new(move |_| steps.clone())).await;
+    for path in [CHAT, COMPLETIONS] {
+        let body = merged(chat("hi", json!({"prompt": "hi"})), json!({"stream": true}));
+        let frames = server.client.post(path, &body).await.frames();
+        let (done, frames) = frames.split_last().unwrap();
+        let (error, before) = frames.split_last().unwrap();
+        assert_eq!(done, "[DONE]");
+        let error: Value = serde_json::from_str(error).unwrap();
+        assert_eq!(error["error"]["message"], "the device is gone");
+        assert_eq!(error["error"]["code"], "engine_failed");
+        assert!(
+            before
+                .iter()
+                .all(|frame| !frame.contains("[DONE]") && !frame.contains("error"))
+        );
+        assert!(
+            before.iter().all(|frame| !frame.contains("\"stop\"")),
+            "{before:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_error_of_a_row_is_the_status_of_a_whole_answer() {
+    for (code, status) in [
+        (Code::OverBudget, 400),
+        (Code::QueueFull, 429),
+        (Code::EngineFailed, 503),
+        (Code::Internal, 500),
+    ] {
+        let failure = Error::new(code, "no");
+        let steps = [says("ab"), vec![Step::Fail(failure)]].concat();
+        let server = Server::start(ScriptedRows::new(move |_| steps.clone())).await;
+        let answer = server.client.post(CHAT, &chat("hi", json!({}))).await;
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["message"]),
+            (status, &json!("no"))
+        );
+        assert_eq!(
+            answer.header("retry-after").is_some(),
+            [429, 503].contains(&status)
+        );
+    }
+}
+
+#[tokio::test]
+async fn every_parameter_reaches_the_row() {
+    let server = Server::start(ScriptedRows::new(|_| says("x"))).await;
+    let fields = json!({
+        "temperature": 0.5, "top_p": 0.25, "min_p": 0.125, "top_k": 7, "seed": -1,
+        "max_tokens": 9, "max_completion_tokens": 11, "stop": null, "n": 1, "user": "someone",
+        "frequency_penalty": 0, "tools": [], "response_format": {"type": "text"}, "logprobs": false,
+        "logit_bias": {}, "tool_choice": "auto", "nobody_knows_this": {"deep": [1]},
+    });
+    let answer = server.client.post(CHAT, &chat("hi", fields)).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let spec = &server.rows.specs()[0];
+    let sampling = SamplingParams {
+        temperature: 0.5,
+        top_p: 0.25,
+        min_p: 0.125,
+        top_k: 7,
+        seed: Some(u64::MAX),
+    };
+    assert_eq!((&spec.sampling, spec.max_tokens), (&sampling, 11));
+}
+
+#[tokio::test]
+async fn messages_reach_the_template_as_plain_text() {
+    let server = Server::start(ScriptedRows::new(|_| says("x"))).await;
+    let messages = json!([
+        {"role": "developer", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": null},
+        {"role": "user", "content": "c"},
+    ]);
+    let answer = server
+        .client
+        .post(CHAT, &json!({"model": "default", "messages": messages}))
+        .await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let expected = "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nab<|im_end|>\n\
+        <|im_start|>assistant\n<|im_end|>\n<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n";
+    let expected = script::tokenizer().encode(expected, false).unwrap();
+    assert_eq!(server.rows.specs()[0].prompt, expected);
+}
+
+#[tokio::test]
+async fn a_completion_takes_text_or_tokens_alone_or_in_an_array_of_one() {
+    let server = Server::start(ScriptedRows::new(|_| says("x"))).await;
+    let tokens = script::tokenizer().encode("hi", true).unwrap();
+    for prompt in [json!("hi"), json!(["hi"]), json!(tokens), json!([tokens])] {
+        let answer = server
+            .client
+            .post(COMPLETIONS, &json!({"prompt": prompt}))
+            .await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let body = answer.json();
+        assert_eq!(
+            (&body["object"], &body["choices"][0]["text"]),
+            (&json!("text_completion"), &json!("x"))
+        );
+        assert_eq!(server.rows.specs().pop().unwrap().prompt, tokens);
+    }
+}
+
+#[tokio::test]
+async fn eight_clients_at_once_each_get_their_own_answer() {
+    let rows = ScriptedRows::new(|spec| {
+        let text = script::tokenizer().decode(&spec.prompt).unwrap();
+        [says(&text), vec![Step::Gate], says(&text)].concat()
+    });
+    let server = Server::start(rows).await;
+    let client = server.client;
+    let ask = async |index: usize| {
+        let text = format!("client {index}");
+        let body = completion(&text, json!({"stream": index.is_multiple_of(2)}));
+        let answer = client.post(COMPLETIONS, &body).await;
+        let told = if index.is_multiple_of(2) {
+            told_in_frames(&answer, false)
+        } else {
+            told_whole(&answer)
+        };
+        assert_eq!(told.text, text.repeat(2));
+    };
+    let opens_when_all_are_live = async {
+        while server.rows.specs().len() < 8 {
+            tokio::task::yield_now().await;
+        }
+        server.rows.open_gate();
+    };
+    futures_util::join!(
+        futures_util::future::join_all((0..8).map(ask)),
+        opens_when_all_are_live
+    );
+}

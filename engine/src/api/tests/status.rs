@@ -1,0 +1,127 @@
+//! Models, health and statistics.
+
+use serde_json::json;
+
+use super::*;
+use crate::gateway::Health;
+use crate::telemetry::{BatchSnapshot, MemorySnapshot, RowSnapshot, Snapshot, Totals};
+
+#[tokio::test]
+async fn the_served_model_is_listed_and_found_by_an_id_with_a_slash() {
+    let server = Server::start(ScriptedRows::new(|_| Vec::new())).await;
+    let list = server.client.get("/v1/models").await.json();
+    let model = server.client.get("/v1/models/lab/bytes").await.json();
+    let escaped = server.client.get("/v1/models/lab%2Fbytes").await.json();
+    assert_eq!(list, json!({"object": "list", "data": [model]}));
+    assert_eq!(model, escaped);
+    for (field, value) in [
+        ("id", json!("lab/bytes")),
+        ("object", json!("model")),
+        ("owned_by", json!("slipstream")),
+        ("context_window", json!(4096)),
+        ("batchable", json!(true)),
+    ] {
+        assert_eq!(model[field], value, "{field}");
+    }
+}
+
+#[tokio::test]
+async fn health_follows_the_engine() {
+    let server = Server::start(ScriptedRows::new(|_| Vec::new())).await;
+    let well = server.client.get("/health").await;
+    assert_eq!((well.status, well.json()), (200, json!({"status": "ok"})));
+    let reason = "no step for 60 s with 3 live rows".to_owned();
+    *server.rows.health.lock() = Health::Unavailable {
+        reason: reason.clone(),
+    };
+    let ill = server.client.get("/health").await;
+    let body = json!({"status": "unavailable", "reason": reason});
+    assert_eq!((ill.status, ill.json()), (503, body));
+}
+
+#[tokio::test]
+async fn stats_show_every_figure_of_the_snapshot() {
+    let server = Server::start(ScriptedRows::new(|_| Vec::new())).await;
+    *server.rows.snapshot.lock() = Arc::new(snapshot());
+    let mut stats = server.client.get("/stats").await.json();
+    let uptime = stats
+        .as_object_mut()
+        .unwrap()
+        .remove("uptime_seconds")
+        .unwrap();
+    assert!(uptime.as_f64().unwrap() > 0.0);
+    assert_eq!(
+        stats,
+        json!({
+            "model": {
+                "id": "lab/bytes", "context_tokens": 4096, "vocab_size": 258, "dtype": "float32",
+                "back_end": "script",
+            },
+            "batch": {
+                "configured": 8, "mode": "batch", "batched": true, "active_rows": 2,
+                "pending_rows": 1, "submitted_rows": 30, "kv_bytes": 4096,
+                "kv_budget_bytes": 8192,
+            },
+            "rows": [{
+                "id": "chatcmpl-1", "state": "waiting", "lane": "continuous", "prompt_tokens": 5,
+                "prefilled_tokens": 1, "generated_tokens": 2, "max_tokens": 9,
+                "tokens_per_second_now": 1.5, "tokens_per_second_mean": 2.5, "kv_bytes": 64,
+                "waiting_reason": "the batch is full", "age_ms": 77,
+            }],
+            "totals": {
+                "finished_rows": 1, "cancelled_rows": 2, "failed_rows": 3, "prompt_tokens": 4,
+                "generated_tokens": 5, "decode_steps": 6, "prefill_chunks": 7, "joins": 8,
+                "peak_rows": 9,
+            },
+            "memory": {
+                "active_bytes": 10, "cache_bytes": 11, "peak_bytes": 12, "weights_bytes": 13,
+            },
+        })
+    );
+}
+
+fn snapshot() -> Snapshot {
+    Snapshot {
+        rows: vec![RowSnapshot {
+            id: "chatcmpl-1".to_owned(),
+            state: "waiting",
+            lane: "continuous",
+            prompt_tokens: 5,
+            prefilled_tokens: 1,
+            generated_tokens: 2,
+            max_tokens: 9,
+            tokens_per_second_now: 1.5,
+            tokens_per_second_mean: 2.5,
+            kv_bytes: 64,
+            waiting_reason: Some("the batch is full".to_owned()),
+            age_ms: 77,
+        }],
+        batch: BatchSnapshot {
+            configured: 8,
+            mode: "batch",
+            batched: true,
+            active_rows: 2,
+            pending_rows: 1,
+            submitted_rows: 30,
+            kv_bytes: 4096,
+            kv_budget_bytes: Some(8192),
+        },
+        totals: Totals {
+            finished_rows: 1,
+            cancelled_rows: 2,
+            failed_rows: 3,
+            prompt_tokens: 4,
+            generated_tokens: 5,
+            decode_steps: 6,
+            prefill_chunks: 7,
+            joins: 8,
+            peak_rows: 9,
+        },
+        memory: MemorySnapshot {
+            active_bytes: 10,
+            cache_bytes: 11,
+            peak_bytes: 12,
+            weights_bytes: 13,
+        },
+    }
+}

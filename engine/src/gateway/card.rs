@@ -1,0 +1,41 @@
+//! What the rest of the process knows about the loaded model.
+
+use crate::error::{Code, Error};
+use crate::sampling::SamplingParams;
+
+/// The loaded model: plain data.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelCard {
+    /// The name clients call it by.
+    pub id: String,
+    /// Tokens of prompt and answer together.
+    pub context_tokens: usize,
+    /// Rows of its embedding: every token id is below.
+    pub vocab_size: usize,
+    /// What its weights compute in, for people.
+    pub dtype: String,
+    /// The device it runs on, for people.
+    pub back_end: String,
+    /// What it can do.
+    pub capabilities: ModelCapabilities,
+    /// How tokens are picked when a request does not say.
+    pub sampling_defaults: SamplingParams,
+}
+
+/// What a model can do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ModelCapabilities {
+    /// Why its rows cannot share a batch, when they cannot.
+    pub serial_because: Option<String>,
+}
+
+impl ModelCard {
+    /// The error for a request that names another model.
+    pub fn not_found(&self, name: &str) -> Error {
+        let message = format!(
+            "no model `{name}` is served; this server serves `{}`",
+            self.id
+        );
+        Error::new(Code::ModelNotFound, message).with_param("model")
+    }
+}

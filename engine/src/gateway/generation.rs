@@ -1,0 +1,321 @@
+//! One live request: tokens come in from its row, text goes out.
+//!
+//! Life: texts in any number (never a part of a stop string, never half a character), then one
+//! finish or one error, then nothing. A stop string ends it early: the row's channel is dropped,
+//! by which the engine thread sees within one step that nobody listens. Dropping the generation
+//! does the same.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use tokio::sync::{OwnedSemaphorePermit, watch};
+
+use super::placement::Placement;
+use super::request::GenerateRequest;
+use crate::clock::{Clock, Time};
+use crate::error::{Code, Error, Result};
+use crate::output::StopMatcher;
+use crate::scheduler::{self, EventReceiver, RowEvent, RowUsage};
+use crate::tokenizer::Detokenizer;
+
+/// What a client hears.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TextEvent {
+    /// The next piece of the answer; never empty.
+    Text(String),
+    /// The answer is complete.
+    Finished {
+        /// Why it ended.
+        reason: FinishReason,
+        /// What it cost.
+        usage: Usage,
+    },
+}
+
+/// Why an answer is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FinishReason {
+    /// The model ended it, or a stop string did.
+    Stop,
+    /// As many tokens as allowed were generated.
+    Length,
+}
+
+/// What an answer cost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Prompt tokens that were not run because a cache had them. Unknown when a stop string ended
+    /// the answer: the row was dropped before it told.
+    pub cached_tokens: Option<usize>,
+    /// Tokens generated: up to and with the model's stop token, or the one that completed a stop
+    /// string.
+    pub generated_tokens: usize,
+    /// Milliseconds from submission to the start of the prefill; unknown as `cached_tokens` is.
+    pub queue_ms: Option<f64>,
+    /// Milliseconds from the start of the prefill to the first token; unknown likewise.
+    pub prefill_ms: Option<f64>,
+    /// Milliseconds from submission to when the first token was read here.
+    pub first_token_ms: f64,
+    /// Milliseconds from the first token to the end.
+    pub decode_ms: f64,
+}
+
+impl Usage {
+    /// Tokens after the first per second since the first; 0 when there is none.
+    pub fn decode_tokens_per_second(&self) -> f64 {
+        let steps = self.generated_tokens.saturating_sub(1) as f64;
+        if self.decode_ms > 0.0 {
+            steps * 1e3 / self.decode_ms
+        } else {
+            0.0
+        }
+    }
+}
+
+/// How far the engine is on its way down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Serving,
+    Draining,
+    Stopped,
+}
+
+/// One live request. Dropping it cancels its row.
+pub struct Generation {
+    id: String,
+    placement: Placement,
+    /// None once the answer is complete or failed.
+    row: Option<LiveRow>,
+    detokenizer: Detokenizer,
+    stops: StopMatcher,
+    stopwatch: Stopwatch,
+    generated_tokens: usize,
+    /// Events that are known and not yet told.
+    ready: VecDeque<TextEvent>,
+}
+
+impl Generation {
+    pub(super) fn new(
+        request: GenerateRequest,
+        placement: Placement,
+        row: LiveRow,
+        detokenizer: Detokenizer,
+        stopwatch: Stopwatch,
+    ) -> Self {
+        Self {
+            id: request.id,
+            placement,
+            row: Some(row),
+            detokenizer,
+            stops: StopMatcher::new(request.stop),
+            stopwatch,
+            generated_tokens: 0,
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// The request's id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Where the row runs and why.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// The next event; `None` after the finish or the error. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// What ended the row: `ShuttingDown`, `EngineFailed`, `OverBudget` and the like.
+    pub async fn next(&mut self) -> Option<Result<TextEvent>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(Ok(event));
+            }
+            let event = self.row.as_mut()?.next().await;
+            if let Err(error) = event.and_then(|event| self.take(event)) {
+                self.row = None;
+                return Some(Err(error));
+            }
+        }
+    }
+
+    fn take(&mut self, event: RowEvent) -> Result<()> {
+        match event {
+            RowEvent::Token(token) => self.take_token(token),
+            RowEvent::Finished { reason, usage } => self.finish(reason, &usage),
+            RowEvent::Failed(error) => Err(error),
+        }
+    }
+
+    fn take_token(&mut self, token: u32) -> Result<()> {
+        self.generated_tokens += 1;
+        self.stopwatch.note_token();
+        let text = self.detokenizer.push(token)?;
+        if self.deliver(&text) {
+            let usage = self.usage_at_stop_string();
+            self.end(FinishReason::Stop, usage);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, reason: scheduler::FinishReason, usage: &RowUsage) -> Result<()> {
+        let reason = match reason {
+            scheduler::FinishReason::Stop => FinishReason::Stop,
+            scheduler::FinishReason::Length => FinishReason::Length,
+            // We still listen, so it was not our client who cancelled.
+            scheduler::FinishReason::Cancelled => return Err(shutting_down()),
+        };
+        let tail = self.detokenizer.finish()?;
+        self.deliver(&tail);
+        let held_back = self.stops.finish();
+        self.say(held_back);
+        let matched = self.stops.matched().is_some();
+        let usage = self.usage_of_row(usage);
+        self.end(if matched { FinishReason::Stop } else { reason }, usage);
+        Ok(())
+    }
+
+    /// Says what of `text` is safe to say; `true` when it completed a stop string.
+    fn deliver(&mut self, text: &str) -> bool {
+        let output = self.stops.push(text);
+        self.say(output.text);
+        output.matched.is_some()
+    }
+
+    fn say(&mut self, text: String) {
+        if !text.is_empty() {
+            self.ready.push_back(TextEvent::Text(text));
+        }
+    }
+
+    fn end(&mut self, reason: FinishReason, usage: Usage) {
+        self.row = None;
+        self.ready.push_back(TextEvent::Finished { reason, usage });
+    }
+
+    fn usage_of_row(&self, row: &RowUsage) -> Usage {
+        Usage {
+            prompt_tokens: row.prompt_tokens,
+            cached_tokens: Some(row.cached_tokens),
+            generated_tokens: row.generated_tokens,
+            queue_ms: Some(row.queue_ms),
+            prefill_ms: Some(row.prefill_ms),
+            first_token_ms: self.stopwatch.first_token_ms(),
+            decode_ms: row.decode_ms,
+        }
+    }
+
+    fn usage_at_stop_string(&self) -> Usage {
+        Usage {
+            prompt_tokens: self.placement.shape.prompt_tokens,
+            cached_tokens: None,
+            generated_tokens: self.generated_tokens,
+            queue_ms: None,
+            prefill_ms: None,
+            first_token_ms: self.stopwatch.first_token_ms(),
+            decode_ms: self.stopwatch.since_first_token_ms(),
+        }
+    }
+}
+
+impl fmt::Debug for Generation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Generation")
+            .field("id", &self.id)
+            .field("placement", &self.placement)
+            .field("generated_tokens", &self.generated_tokens)
+            .field("ended", &self.row.is_none())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The row's end of things: its events, and its place among the live requests.
+pub(super) struct LiveRow {
+    events: EventReceiver,
+    phase: watch::Receiver<Phase>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl LiveRow {
+    pub(super) fn new(
+        events: EventReceiver,
+        phase: watch::Receiver<Phase>,
+        place: OwnedSemaphorePermit,
+    ) -> Self {
+        Self {
+            events,
+            phase,
+            _place: place,
+        }
+    }
+
+    async fn next(&mut self) -> Result<RowEvent> {
+        tokio::select! {
+            biased;
+            () = stopped(&mut self.phase) => Err(shutting_down()),
+            event = self.events.recv() => event.ok_or_else(engine_gone),
+        }
+    }
+}
+
+async fn stopped(phase: &mut watch::Receiver<Phase>) {
+    if phase
+        .wait_for(|phase| *phase == Phase::Stopped)
+        .await
+        .is_err()
+    {
+        // The facade was dropped while this request lives on: nobody is left to stop it.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// What a request hears that comes, or still runs, when the server ends.
+pub(super) fn shutting_down() -> Error {
+    Error::new(Code::ShuttingDown, "the server is shutting down")
+}
+
+fn engine_gone() -> Error {
+    Error::new(
+        Code::EngineFailed,
+        "the engine thread dropped the request without ending it",
+    )
+}
+
+/// Times of one request, read where its text is made.
+pub(super) struct Stopwatch {
+    clock: Clock,
+    submitted: Time,
+    first_token: Option<Time>,
+}
+
+impl Stopwatch {
+    pub(super) fn start(clock: Clock) -> Self {
+        Self {
+            submitted: clock.now(),
+            clock,
+            first_token: None,
+        }
+    }
+
+    fn note_token(&mut self) {
+        if self.first_token.is_none() {
+            self.first_token = Some(self.clock.now());
+        }
+    }
+
+    fn first_token_ms(&self) -> f64 {
+        let first = self.first_token.unwrap_or_else(|| self.clock.now());
+        first.saturating_sub(self.submitted).as_secs_f64() * 1e3
+    }
+
+    fn since_first_token_ms(&self) -> f64 {
+        self.first_token.map_or(0.0, |first| {
+            self.clock.now().saturating_sub(first).as_secs_f64() * 1e3
+        })
+    }
+}

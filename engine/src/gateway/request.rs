@@ -1,0 +1,341 @@
+//! A request before it is a row, and the rules a row must meet.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::card::ModelCard;
+use super::placement::{Placement, RequestShape, place};
+use crate::error::{Code, Error, Result};
+use crate::limits;
+use crate::sampling::SamplingParams;
+use crate::scheduler::RowSpec;
+use crate::tokenizer::{ChatOptions, Tokenizer};
+
+/// Below this the scaled log-probabilities leave f32's range; the limit is the greedy choice.
+const TEMPERATURE_MIN: f32 = 1e-6;
+/// Above this every kept token is equally likely in f32.
+const TEMPERATURE_MAX: f32 = 1e6;
+
+/// What a client wants generated, not yet held against a model.
+#[derive(Debug, Clone)]
+pub struct GenerateRequest {
+    /// Unique among live requests; the row has the same.
+    pub id: String,
+    /// What comes before the answer.
+    pub prompt: Prompt,
+    /// Tokens to generate at most; unset means as many as the context holds.
+    pub max_tokens: Option<NonZeroUsize>,
+    /// How tokens are picked; numbers are in their ranges.
+    pub sampling: SamplingParams,
+    /// Strings that end the answer, and are no part of it.
+    pub stop: Vec<String>,
+}
+
+/// What comes before the answer.
+#[derive(Debug, Clone)]
+pub enum Prompt {
+    /// Messages for the model's chat template; each has a `role` and a string `content`.
+    Chat {
+        /// In order.
+        messages: Vec<Value>,
+    },
+    /// Text that is continued.
+    Text(String),
+    /// Token ids that are continued.
+    Tokens(Vec<u32>),
+}
+
+impl Prompt {
+    /// The request field it came by.
+    pub(super) fn param(&self) -> &'static str {
+        match self {
+            Self::Chat { .. } => "messages",
+            Self::Text(_) | Self::Tokens(_) => "prompt",
+        }
+    }
+
+    /// Bytes of text that have to be tokenized, roughly.
+    pub(super) fn text_bytes(&self) -> usize {
+        match self {
+            Self::Chat { messages } => messages
+                .iter()
+                .map(|message| message["content"].as_str().map_or(0, str::len))
+                .sum(),
+            Self::Text(text) => text.len(),
+            Self::Tokens(_) => 0,
+        }
+    }
+
+    /// The prompt's token ids.
+    pub(super) fn tokens(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+        match self {
+            // A template writes its special tokens itself.
+            Self::Chat { messages } => tokenizer.encode(&render(messages, tokenizer)?, false),
+            Self::Text(text) => tokenizer.encode(text, true),
+            Self::Tokens(tokens) => Ok(tokens.clone()),
+        }
+    }
+}
+
+fn render(messages: &[Value], tokenizer: &Tokenizer) -> Result<String> {
+    let template = tokenizer.chat_template().ok_or_else(|| {
+        Error::invalid("messages", "the model has no chat template")
+            .with_hint("`/v1/completions` continues plain text")
+    })?;
+    let options = ChatOptions {
+        add_generation_prompt: true,
+        ..ChatOptions::default()
+    };
+    template.render(messages, &options)
+}
+
+/// Holds a request with the prompt `tokens` against the model, places it and makes its row.
+pub(super) fn row(
+    request: &GenerateRequest,
+    tokens: Vec<u32>,
+    card: &ModelCard,
+    batch_rows_max: usize,
+    stop_tokens: Arc<[u32]>,
+) -> Result<(RowSpec, Placement)> {
+    check_stop_strings(&request.stop)?;
+    let param = request.prompt.param();
+    check_tokens(&tokens, card, param)?;
+    let room = context_room(tokens.len(), card, param)?;
+    let max_tokens = request.max_tokens.map_or(room, |most| most.get().min(room));
+    let sampling = normalized(&request.sampling, card.vocab_size);
+    let shape = RequestShape {
+        prompt_tokens: tokens.len(),
+        max_tokens,
+        greedy: sampling.is_greedy(),
+    };
+    let placement = place(shape, &card.capabilities, batch_rows_max);
+    let (id, lane) = (request.id.clone(), placement.lane);
+    Ok((
+        RowSpec {
+            id,
+            lane,
+            prompt: tokens,
+            max_tokens,
+            stop_tokens,
+            sampling,
+        },
+        placement,
+    ))
+}
+
+fn check_stop_strings(stop: &[String]) -> Result<()> {
+    let most = limits::STOP_STRINGS_MAX;
+    if stop.len() > most {
+        let message = format!(
+            "`stop` holds {} strings, and {most} are allowed",
+            stop.len()
+        );
+        return Err(Error::invalid("stop", message));
+    }
+    if stop.iter().any(String::is_empty) {
+        return Err(Error::invalid("stop", "`stop` holds an empty string"));
+    }
+    let most = limits::STOP_STRING_BYTES_MAX;
+    match stop.iter().map(String::len).max() {
+        Some(longest) if longest > most => {
+            let message = format!("`stop` has a string of {longest} bytes, and {most} are allowed");
+            Err(Error::invalid("stop", message))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_tokens(tokens: &[u32], card: &ModelCard, param: &str) -> Result<()> {
+    if tokens.is_empty() {
+        return Err(Error::invalid(
+            param,
+            format!("`{param}` must not be empty"),
+        ));
+    }
+    let outside = tokens
+        .iter()
+        .position(|token| *token as usize >= card.vocab_size);
+    outside.map_or(Ok(()), |index| {
+        let message = format!(
+            "token {index} of `{param}` is {}, and the model's vocabulary ends at {}",
+            tokens[index],
+            card.vocab_size.saturating_sub(1),
+        );
+        Err(Error::invalid(param, message))
+    })
+}
+
+/// Tokens the context holds beyond the prompt; at least 1.
+fn context_room(prompt_tokens: usize, card: &ModelCard, param: &str) -> Result<usize> {
+    let context = card.context_tokens;
+    match context.saturating_sub(prompt_tokens) {
+        0 => {
+            let message = format!(
+                "the prompt has {prompt_tokens} tokens, and the model's context of {context} \
+                 tokens has to hold it and at least one token of the answer"
+            );
+            Err(Error::new(Code::ContextLengthExceeded, message).with_param(param))
+        }
+        room => Ok(room),
+    }
+}
+
+/// The same choice of tokens in numbers the samplers can take.
+fn normalized(sampling: &SamplingParams, vocab_size: usize) -> SamplingParams {
+    let greedy = sampling.temperature < TEMPERATURE_MIN;
+    SamplingParams {
+        temperature: if greedy {
+            0.0
+        } else {
+            sampling.temperature.min(TEMPERATURE_MAX)
+        },
+        // Keeping all tokens is keeping the filter off.
+        top_k: if sampling.top_k as usize >= vocab_size {
+            0
+        } else {
+            sampling.top_k
+        },
+        ..sampling.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gateway::script::{VOCAB_SIZE, card};
+    use crate::scheduler::Lane;
+
+    fn request() -> GenerateRequest {
+        GenerateRequest {
+            id: "r".to_owned(),
+            prompt: Prompt::Tokens(Vec::new()),
+            max_tokens: None,
+            sampling: SamplingParams::default(),
+            stop: Vec::new(),
+        }
+    }
+
+    fn spec(request: &GenerateRequest, tokens: Vec<u32>) -> Result<RowSpec> {
+        row(request, tokens, &card(), 8, Arc::from([257])).map(|(spec, _)| spec)
+    }
+
+    fn refusal(request: &GenerateRequest, tokens: Vec<u32>) -> Error {
+        spec(request, tokens).expect_err("it should be refused")
+    }
+
+    #[test]
+    fn unset_and_too_large_max_tokens_become_what_the_context_holds() {
+        for (asked, prompt_tokens, expected) in [
+            (None, 96, 4000),
+            (Some(4001), 96, 4000),
+            (Some(9), 96, 9),
+            (None, 4095, 1),
+        ] {
+            let max_tokens = asked.and_then(NonZeroUsize::new);
+            let request = GenerateRequest {
+                max_tokens,
+                ..request()
+            };
+            let spec = spec(&request, vec![1; prompt_tokens]).unwrap();
+            assert_eq!((spec.max_tokens, spec.lane), (expected, Lane::Continuous));
+        }
+    }
+
+    #[test]
+    fn a_prompt_that_leaves_no_room_is_refused_with_both_numbers() {
+        for prompt_tokens in [4096, 5000] {
+            let error = refusal(&request(), vec![1; prompt_tokens]);
+            assert_eq!(error.code(), Code::ContextLengthExceeded);
+            assert!(
+                error.message().contains(&prompt_tokens.to_string()),
+                "{error}"
+            );
+            assert!(error.message().contains("4096"), "{error}");
+        }
+    }
+
+    #[test]
+    fn empty_prompts_and_foreign_tokens_are_refused() {
+        assert_eq!(refusal(&request(), Vec::new()).param(), Some("prompt"));
+        let error = refusal(&request(), vec![1, 2, 258]);
+        let expected = "token 2 of `prompt` is 258, and the model's vocabulary ends at 257";
+        assert_eq!(
+            (error.code(), error.message()),
+            (Code::InvalidRequest, expected)
+        );
+        assert!(spec(&request(), vec![257]).is_ok());
+    }
+
+    #[test]
+    fn stop_strings_are_bounded_in_number_and_size_and_never_empty() {
+        let refused = |stop: Vec<String>| {
+            let request = GenerateRequest { stop, ..request() };
+            spec(&request, vec![1])
+                .err()
+                .and_then(|error| error.param().map(str::to_owned))
+        };
+        let (most, longest) = (limits::STOP_STRINGS_MAX, limits::STOP_STRING_BYTES_MAX);
+        assert_eq!(refused(vec!["x".repeat(longest); most]), None);
+        assert_eq!(
+            refused(vec!["x".to_owned(); most + 1]).as_deref(),
+            Some("stop")
+        );
+        assert_eq!(
+            refused(vec!["x".repeat(longest + 1)]).as_deref(),
+            Some("stop")
+        );
+        assert_eq!(
+            refused(vec!["x".to_owned(), String::new()]).as_deref(),
+            Some("stop")
+        );
+    }
+
+    #[test]
+    fn sampling_reaches_the_row_in_numbers_that_samplers_can_take() {
+        let sampled = |temperature, top_k| {
+            let sampling = SamplingParams {
+                temperature,
+                top_k,
+                ..SamplingParams::default()
+            };
+            let sampling = spec(
+                &GenerateRequest {
+                    sampling,
+                    ..request()
+                },
+                vec![1],
+            )
+            .unwrap()
+            .sampling;
+            (sampling.temperature, sampling.top_k)
+        };
+        let vocab = u32::try_from(VOCAB_SIZE).unwrap();
+        assert_eq!(sampled(0.7, vocab - 1), (0.7, vocab - 1));
+        assert_eq!(sampled(1e-40, vocab), (0.0, 0));
+        assert_eq!(sampled(f32::MAX, u32::MAX), (TEMPERATURE_MAX, 0));
+    }
+
+    #[test]
+    fn a_chat_with_a_model_that_has_no_template_is_told_what_works_instead() {
+        let dir = tempfile::tempdir().unwrap();
+        let words = serde_json::json!({
+            "version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null,
+            "post_processor": null, "decoder": null,
+            "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},
+        });
+        std::fs::write(dir.path().join("tokenizer.json"), words.to_string()).unwrap();
+        let prompt = Prompt::Chat {
+            messages: vec![serde_json::json!({"role": "user"})],
+        };
+        let error = prompt
+            .tokens(&Tokenizer::load(dir.path()).unwrap())
+            .unwrap_err();
+        assert_eq!(
+            (error.code(), error.param()),
+            (Code::InvalidRequest, Some("messages"))
+        );
+        assert!(error.hint().is_some());
+    }
+}

@@ -1,0 +1,227 @@
+//! Rows that play a script instead of running a model, and a byte-level tokenizer to go with them.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokio::sync::watch;
+
+use super::{Engine, Health, ModelCapabilities, ModelCard, Rows};
+use crate::clock::Clock;
+use crate::config::SchedulerConfig;
+use crate::error::{Error, Result};
+use crate::sampling::SamplingParams;
+use crate::scheduler::{EventSender, FinishReason, RowEvent, RowSpec, RowUsage};
+use crate::telemetry::Snapshot;
+use crate::tokenizer::Tokenizer;
+
+/// Ids below are single bytes; these two are special.
+pub(crate) const IM_START: u32 = 256;
+/// Ends a generation.
+pub(crate) const IM_END: u32 = 257;
+/// Ids of the tokenizer, and so of the model.
+pub(crate) const VOCAB_SIZE: usize = 258;
+
+/// What a row does next.
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    /// It generates this, which ends it if it is a stop token or the last one allowed.
+    Token(u32),
+    /// It waits until [`ScriptedRows::open_gate`].
+    Gate,
+    /// It ends in an error.
+    Fail(Error),
+    /// Its sender is dropped without an end.
+    Vanish,
+}
+
+type Script = dyn Fn(&RowSpec) -> Vec<Step> + Send + Sync;
+
+/// Plays a script per row on the test's runtime; a script that runs out generates a stop token.
+pub(crate) struct ScriptedRows {
+    script: Box<Script>,
+    specs: Mutex<Vec<RowSpec>>,
+    gate: watch::Sender<bool>,
+    cancelled: watch::Sender<Vec<String>>,
+    pub(crate) snapshot: Mutex<Arc<Snapshot>>,
+    pub(crate) health: Mutex<Health>,
+}
+
+impl ScriptedRows {
+    pub(crate) fn new(script: impl Fn(&RowSpec) -> Vec<Step> + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self {
+            script: Box::new(script),
+            specs: Mutex::default(),
+            gate: watch::Sender::new(false),
+            cancelled: watch::Sender::default(),
+            snapshot: Mutex::default(),
+            health: Mutex::new(Health::Serving),
+        })
+    }
+
+    /// Every row that was submitted, in order.
+    pub(crate) fn specs(&self) -> Vec<RowSpec> {
+        self.specs.lock().clone()
+    }
+
+    /// Lets rows pass their gates.
+    pub(crate) fn open_gate(&self) {
+        self.gate.send_replace(true);
+    }
+
+    /// Resolves when `count` rows have seen that their client left.
+    pub(crate) async fn cancelled(&self, count: usize) -> Vec<String> {
+        let mut cancelled = self.cancelled.subscribe();
+        cancelled
+            .wait_for(|ids| ids.len() >= count)
+            .await
+            .unwrap()
+            .clone()
+    }
+}
+
+impl Rows for ScriptedRows {
+    fn submit(&self, spec: RowSpec, events: EventSender) -> Result<()> {
+        self.specs.lock().push(spec.clone());
+        let steps = (self.script)(&spec);
+        let (gate, cancelled) = (self.gate.subscribe(), self.cancelled.clone());
+        tokio::spawn(async move {
+            if !play(&spec, steps, &events, &gate).await {
+                cancelled.send_modify(|ids| ids.push(spec.id));
+            }
+        });
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshot.lock())
+    }
+
+    fn health(&self) -> Health {
+        self.health.lock().clone()
+    }
+}
+
+/// Plays a row to its end; `false` when its client left before.
+async fn play(
+    spec: &RowSpec,
+    steps: Vec<Step>,
+    events: &EventSender,
+    gate: &watch::Receiver<bool>,
+) -> bool {
+    let mut generated = 0;
+    let finished = |reason, generated| {
+        let (prompt_tokens, generated_tokens) = (spec.prompt.len(), generated);
+        let usage = RowUsage {
+            prompt_tokens,
+            generated_tokens,
+            ..RowUsage::default()
+        };
+        RowEvent::Finished { reason, usage }
+    };
+    for step in steps.into_iter().chain([Step::Token(IM_END)]) {
+        tokio::task::yield_now().await;
+        match step {
+            Step::Token(token) => {
+                generated += 1;
+                if spec.stop_tokens.contains(&token) {
+                    return events.send(finished(FinishReason::Stop, generated));
+                }
+                if !events.send(RowEvent::Token(token)) {
+                    return false;
+                }
+                if generated == spec.max_tokens {
+                    return events.send(finished(FinishReason::Length, generated));
+                }
+            }
+            Step::Gate => {
+                while !*gate.borrow() {
+                    if events.is_closed() {
+                        return false;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            }
+            Step::Fail(error) => return events.send(RowEvent::Failed(error)),
+            Step::Vanish => return true,
+        }
+    }
+    unreachable!("the last step is a stop token")
+}
+
+/// The steps that generate `text`.
+pub(crate) fn says(text: &str) -> Vec<Step> {
+    tokenizer()
+        .encode(text, false)
+        .unwrap()
+        .into_iter()
+        .map(Step::Token)
+        .collect()
+}
+
+/// An engine with a context of 4096 tokens on `rows`.
+pub(crate) fn engine(rows: Arc<ScriptedRows>) -> Engine {
+    engine_with(rows, SchedulerConfig::default())
+}
+
+/// The same under another configuration.
+pub(crate) fn engine_with(rows: Arc<ScriptedRows>, scheduler: SchedulerConfig) -> Engine {
+    Engine::new(card(), tokenizer(), rows, scheduler, Clock::monotonic())
+}
+
+/// The scripted model.
+pub(crate) fn card() -> ModelCard {
+    ModelCard {
+        id: "lab/bytes".to_owned(),
+        context_tokens: 4096,
+        vocab_size: VOCAB_SIZE,
+        dtype: "float32".to_owned(),
+        back_end: "script".to_owned(),
+        capabilities: ModelCapabilities::default(),
+        sampling_defaults: SamplingParams::default(),
+    }
+}
+
+/// One token per byte, two special tokens and a ChatML template.
+pub(crate) fn tokenizer() -> Tokenizer {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| std::fs::write(dir.path().join(name), text).unwrap();
+    write("tokenizer.json", tokenizer_json().to_string());
+    let template = "{% for message in messages %}<|im_start|>{{ message.role }}\n\
+        {{ message.content }}<|im_end|>\n{% endfor %}\
+        {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    let config = json!({"eos_token": "<|im_end|>", "chat_template": template});
+    write("tokenizer_config.json", config.to_string());
+    Tokenizer::load(dir.path()).unwrap()
+}
+
+fn tokenizer_json() -> Value {
+    let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
+    alphabet.sort_unstable();
+    let vocab: Map<String, Value> = alphabet
+        .iter()
+        .enumerate()
+        .map(|(id, byte)| (byte.to_string(), json!(id)))
+        .collect();
+    let bytes = json!({
+        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false,
+    });
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
+        "added_tokens": [special(IM_START, "<|im_start|>"), special(IM_END, "<|im_end|>")],
+        "pre_tokenizer": bytes, "post_processor": null, "decoder": bytes,
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null,
+            "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
+            "byte_fallback": false, "vocab": vocab, "merges": [],
+        },
+    })
+}
+
+fn special(id: u32, content: &str) -> Value {
+    json!({
+        "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false, "special": true,
+    })
+}

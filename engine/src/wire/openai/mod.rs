@@ -1,0 +1,11 @@
+//! OpenAI's chat completions, completions, models and errors.
+
+mod error;
+mod models;
+mod reply;
+mod request;
+
+pub use error::ErrorBody;
+pub use models::{ModelEntry, ModelList};
+pub use reply::{Body, ReplyHead};
+pub use request::{ReplyKind, ReplyRequest, chat, completion};

@@ -1,0 +1,239 @@
+//! Answers: whole ones and chunks.
+//!
+//! A reply is told once, as text events; [`ReplyHead`] shapes each event into a chunk, or all of
+//! them folded into one whole answer. Both have the same frame ([`Body`]) and differ in what a
+//! choice holds.
+
+use serde::Serialize;
+
+use super::request::ReplyKind;
+use crate::gateway::{FinishReason, Usage};
+
+/// What all chunks of one reply share.
+#[derive(Debug, Clone)]
+pub struct ReplyHead {
+    /// Which API it answers.
+    pub kind: ReplyKind,
+    /// The request's id.
+    pub id: String,
+    /// Unix seconds.
+    pub created: u64,
+    /// The served model's id.
+    pub model: String,
+    /// Whether a stream ends in a usage chunk.
+    pub include_usage: bool,
+}
+
+/// A whole answer or one chunk.
+#[derive(Debug, Clone, Serialize)]
+pub struct Body {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+    choices: Vec<Choice>,
+    #[serde(skip_serializing_if = "UsageField::is_absent")]
+    usage: UsageField,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Timings>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Choice {
+    index: usize,
+    #[serde(flatten)]
+    content: Content,
+    logprobs: Option<()>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Content {
+    Delta(Delta),
+    Message(Message),
+    Text(String),
+}
+
+#[derive(Debug, Clone, Default, Serialize)]
+struct Delta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Message {
+    role: &'static str,
+    content: String,
+    refusal: Option<()>,
+}
+
+/// OpenAI's three states of `usage`: no such field, `null` in all chunks before the last, counts.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+enum UsageField {
+    Absent,
+    Null,
+    Counts(UsageCounts),
+}
+
+impl UsageField {
+    fn is_absent(&self) -> bool {
+        matches!(self, Self::Absent)
+    }
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct UsageCounts {
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    total_tokens: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_tokens_details: Option<PromptDetails>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct PromptDetails {
+    cached_tokens: usize,
+}
+
+/// Where the time went; an extension of ours that OpenAI's clients ignore.
+#[derive(Debug, Clone, Serialize)]
+struct Timings {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefill_ms: Option<f64>,
+    first_token_ms: f64,
+    decode_ms: f64,
+    decode_tokens_per_second: f64,
+}
+
+impl ReplyHead {
+    /// The chunk before any text: a chat's role. Completions have none.
+    pub fn opening(&self) -> Option<Body> {
+        let delta = Delta {
+            role: Some("assistant"),
+            content: Some(String::new()),
+        };
+        match self.kind {
+            ReplyKind::Chat => Some(self.chunk(Content::Delta(delta), None)),
+            ReplyKind::Completion => None,
+        }
+    }
+
+    /// A chunk of text.
+    pub fn text(&self, text: String) -> Body {
+        let content = match self.kind {
+            ReplyKind::Chat => Content::Delta(Delta {
+                role: None,
+                content: Some(text),
+            }),
+            ReplyKind::Completion => Content::Text(text),
+        };
+        self.chunk(content, None)
+    }
+
+    /// The one chunk that carries a finish reason.
+    pub fn finish(&self, reason: FinishReason) -> Body {
+        let content = match self.kind {
+            ReplyKind::Chat => Content::Delta(Delta::default()),
+            ReplyKind::Completion => Content::Text(String::new()),
+        };
+        self.chunk(content, Some(reason))
+    }
+
+    /// The last chunk, for clients that asked for usage.
+    pub fn usage(&self, usage: &Usage) -> Option<Body> {
+        self.include_usage.then(|| Body {
+            choices: Vec::new(),
+            usage: UsageField::Counts(UsageCounts::from(usage)),
+            timings: Some(Timings::from(usage)),
+            ..self.frame(self.kind.chunk_object())
+        })
+    }
+
+    /// The answer of a request that does not stream.
+    pub fn whole(&self, text: String, reason: FinishReason, usage: &Usage) -> Body {
+        let content = match self.kind {
+            ReplyKind::Chat => Content::Message(Message {
+                role: "assistant",
+                content: text,
+                refusal: None,
+            }),
+            ReplyKind::Completion => Content::Text(text),
+        };
+        Body {
+            choices: vec![choice(content, Some(reason))],
+            usage: UsageField::Counts(UsageCounts::from(usage)),
+            timings: Some(Timings::from(usage)),
+            ..self.frame(self.kind.whole_object())
+        }
+    }
+
+    fn chunk(&self, content: Content, reason: Option<FinishReason>) -> Body {
+        let usage = if self.include_usage {
+            UsageField::Null
+        } else {
+            UsageField::Absent
+        };
+        let choices = vec![choice(content, reason)];
+        Body {
+            choices,
+            usage,
+            ..self.frame(self.kind.chunk_object())
+        }
+    }
+
+    fn frame(&self, object: &'static str) -> Body {
+        Body {
+            id: self.id.clone(),
+            object,
+            created: self.created,
+            model: self.model.clone(),
+            choices: Vec::new(),
+            usage: UsageField::Absent,
+            timings: None,
+        }
+    }
+}
+
+fn choice(content: Content, reason: Option<FinishReason>) -> Choice {
+    let finish_reason = reason.map(|reason| match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+    });
+    Choice {
+        index: 0,
+        content,
+        logprobs: None,
+        finish_reason,
+    }
+}
+
+impl From<&Usage> for UsageCounts {
+    fn from(usage: &Usage) -> Self {
+        Self {
+            prompt_tokens: usage.prompt_tokens,
+            completion_tokens: usage.generated_tokens,
+            total_tokens: usage.prompt_tokens + usage.generated_tokens,
+            prompt_tokens_details: usage
+                .cached_tokens
+                .map(|cached_tokens| PromptDetails { cached_tokens }),
+        }
+    }
+}
+
+impl From<&Usage> for Timings {
+    fn from(usage: &Usage) -> Self {
+        Self {
+            queue_ms: usage.queue_ms,
+            prefill_ms: usage.prefill_ms,
+            first_token_ms: usage.first_token_ms,
+            decode_ms: usage.decode_ms,
+            decode_tokens_per_second: usage.decode_tokens_per_second(),
+        }
+    }
+}

@@ -1,0 +1,546 @@
+//! From a JSON body to a request that the engine can check against its model.
+//!
+//! Three kinds of fields: those we act on, which must have the right type and range; those we know
+//! and do not support, which are refused when they ask for something and accepted when they hold
+//! the value that asks for nothing; all others, which are ignored.
+
+use std::num::NonZeroUsize;
+
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::error::{Code, Error, Result};
+use crate::gateway::{GenerateRequest, ModelCard, Prompt};
+use crate::sampling::SamplingParams;
+use crate::wire::Fields;
+use crate::wire::fields::mismatch;
+
+/// A name that always means the served model.
+const DEFAULT_MODEL: &str = "default";
+
+const FINITE_F32: f64 = f32::MAX as f64;
+
+/// Which of the two APIs a request came by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyKind {
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/completions`.
+    Completion,
+}
+
+impl ReplyKind {
+    /// The `object` of a whole answer.
+    pub fn whole_object(self) -> &'static str {
+        match self {
+            Self::Chat => "chat.completion",
+            Self::Completion => "text_completion",
+        }
+    }
+
+    /// The `object` of a chunk.
+    pub fn chunk_object(self) -> &'static str {
+        match self {
+            Self::Chat => "chat.completion.chunk",
+            Self::Completion => "text_completion",
+        }
+    }
+
+    fn new_id(self) -> String {
+        let prefix = match self {
+            Self::Chat => "chatcmpl",
+            Self::Completion => "cmpl",
+        };
+        format!("{prefix}-{}", Uuid::new_v4().simple())
+    }
+}
+
+/// A request, and how its answer is to be told.
+#[derive(Debug, Clone)]
+pub struct ReplyRequest {
+    /// Which API it came by.
+    pub kind: ReplyKind,
+    /// What to generate.
+    pub generate: GenerateRequest,
+    /// Whether to answer in chunks.
+    pub stream: bool,
+    /// Whether a stream ends in a usage chunk.
+    pub include_usage: bool,
+}
+
+/// Reads the body of `/v1/chat/completions`.
+///
+/// # Errors
+/// `InvalidRequest`, `Unsupported` or `ModelNotFound`, naming the field.
+pub fn chat(body: &Value, card: &ModelCard) -> Result<ReplyRequest> {
+    let fields = Fields::of_body(body)?;
+    check_model(&fields, card)?;
+    refuse(&fields, CHAT_REFUSALS)?;
+    let messages = messages(&fields)?;
+    request(ReplyKind::Chat, &fields, Prompt::Chat { messages }, card)
+}
+
+/// Reads the body of `/v1/completions`.
+///
+/// # Errors
+/// `InvalidRequest`, `Unsupported` or `ModelNotFound`, naming the field.
+pub fn completion(body: &Value, card: &ModelCard) -> Result<ReplyRequest> {
+    let fields = Fields::of_body(body)?;
+    check_model(&fields, card)?;
+    refuse(&fields, COMPLETION_REFUSALS)?;
+    let prompt = prompt(fields.required("prompt")?)?;
+    request(ReplyKind::Completion, &fields, prompt, card)
+}
+
+fn request(
+    kind: ReplyKind,
+    fields: &Fields<'_>,
+    prompt: Prompt,
+    card: &ModelCard,
+) -> Result<ReplyRequest> {
+    check_choices(fields)?;
+    check_penalties(fields)?;
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    Ok(ReplyRequest {
+        kind,
+        stream,
+        include_usage: include_usage(fields, stream)?,
+        generate: GenerateRequest {
+            id: kind.new_id(),
+            prompt,
+            max_tokens: max_tokens(fields)?,
+            sampling: sampling(fields, &card.sampling_defaults)?,
+            stop: stop_strings(fields)?,
+        },
+    })
+}
+
+fn check_model(fields: &Fields<'_>, card: &ModelCard) -> Result<()> {
+    match fields.text("model")? {
+        None | Some("" | DEFAULT_MODEL) => Ok(()),
+        Some(name) if name == card.id => Ok(()),
+        Some(name) => Err(card.not_found(name)),
+    }
+}
+
+fn max_tokens(fields: &Fields<'_>) -> Result<Option<NonZeroUsize>> {
+    // OpenAI deprecated the first name for the second; a client that sends both means the second.
+    let older = fields.integer("max_tokens", 1..=i64::MAX)?;
+    let newer = fields.integer("max_completion_tokens", 1..=i64::MAX)?;
+    let tokens = newer
+        .or(older)
+        .map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
+    Ok(tokens.and_then(NonZeroUsize::new))
+}
+
+fn sampling(fields: &Fields<'_>, defaults: &SamplingParams) -> Result<SamplingParams> {
+    let number = |name, range, default: f32| -> Result<f32> {
+        Ok(fields
+            .number(name, range)?
+            .map_or(default, |number| number as f32))
+    };
+    let top_k = fields.integer("top_k", 0..=i64::from(u32::MAX))?;
+    Ok(SamplingParams {
+        temperature: number("temperature", 0.0..=FINITE_F32, defaults.temperature)?,
+        top_p: number("top_p", 0.0..=1.0, defaults.top_p)?,
+        min_p: number("min_p", 0.0..=1.0, defaults.min_p)?,
+        top_k: top_k.map_or(defaults.top_k, |top_k| {
+            u32::try_from(top_k).unwrap_or(u32::MAX)
+        }),
+        seed: seed(fields)?.or(defaults.seed),
+    })
+}
+
+/// A seed is any 64-bit pattern: clients send signed and unsigned ones.
+fn seed(fields: &Fields<'_>) -> Result<Option<u64>> {
+    let unsigned = fields.get("seed").and_then(Value::as_u64);
+    match unsigned {
+        Some(seed) => Ok(Some(seed)),
+        None => Ok(fields
+            .integer("seed", i64::MIN..=i64::MAX)?
+            .map(i64::cast_unsigned)),
+    }
+}
+
+fn stop_strings(fields: &Fields<'_>) -> Result<Vec<String>> {
+    match fields.get("stop") {
+        None => Ok(Vec::new()),
+        Some(Value::String(text)) => Ok(vec![text.clone()]),
+        Some(Value::Array(items)) => items
+            .iter()
+            .enumerate()
+            .map(|(index, item)| match item {
+                Value::String(text) => Ok(text.clone()),
+                other => Err(mismatch(&format!("stop[{index}]"), "a string", other)),
+            })
+            .collect(),
+        Some(other) => Err(mismatch("stop", "a string or an array of strings", other)),
+    }
+}
+
+fn include_usage(fields: &Fields<'_>, stream: bool) -> Result<bool> {
+    let Some(options) = fields.nested("stream_options")? else {
+        return Ok(false);
+    };
+    if !stream {
+        let message = "`stream_options` is only allowed when `stream` is true";
+        return Err(Error::invalid("stream_options", message));
+    }
+    Ok(options.boolean("include_usage")?.unwrap_or(false))
+}
+
+// --- prompts ---
+
+const ROLES: [&str; 6] = [
+    "system",
+    "developer",
+    "user",
+    "assistant",
+    "tool",
+    "function",
+];
+
+fn messages(fields: &Fields<'_>) -> Result<Vec<Value>> {
+    fields.required("messages")?;
+    let messages = fields.array("messages")?.unwrap_or_default();
+    if messages.is_empty() {
+        return Err(Error::invalid(
+            "messages",
+            "`messages` must hold at least one message",
+        ));
+    }
+    messages
+        .iter()
+        .enumerate()
+        .map(|(index, value)| message(index, value))
+        .collect()
+}
+
+/// The message as a chat template reads it: text content as one string; other fields as they came.
+fn message(index: usize, value: &Value) -> Result<Value> {
+    let fields = Fields::at(format!("messages[{index}]"), value)?;
+    fields.required("role")?;
+    let role = match fields.text("role")?.unwrap_or_default() {
+        // OpenAI's newer name for the same thing, which the templates of open models do not know.
+        "developer" => "system",
+        role if ROLES.contains(&role) => role,
+        _ => {
+            let expected = format!(
+                "one of {}",
+                ROLES.map(|role| format!("`{role}`")).join(", ")
+            );
+            return Err(mismatch(&fields.path_of("role"), &expected, &value["role"]));
+        }
+    };
+    let content = content(&fields, role)?;
+    let mut message: Map<String, Value> = fields.object().clone();
+    message.insert("role".to_owned(), Value::from(role));
+    message.insert("content".to_owned(), Value::from(content));
+    Ok(Value::Object(message))
+}
+
+fn content(fields: &Fields<'_>, role: &str) -> Result<String> {
+    let path = fields.path_of("content");
+    match fields.get("content") {
+        // An assistant's turn may be tool calls alone.
+        None if role == "assistant" => Ok(String::new()),
+        None => Err(Error::invalid(
+            &path,
+            format!("`{path}` is required for the role `{role}`"),
+        )),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Array(parts)) => parts
+            .iter()
+            .enumerate()
+            .map(|(index, part)| text_part(&format!("{path}[{index}]"), part))
+            .collect(),
+        Some(other) => Err(mismatch(&path, "a string or an array of parts", other)),
+    }
+}
+
+fn text_part<'a>(path: &str, part: &'a Value) -> Result<&'a str> {
+    let fields = Fields::at(path, part)?;
+    fields.required("type")?;
+    match fields.text("type")?.unwrap_or_default() {
+        "text" => {
+            fields.required("text")?;
+            Ok(fields.text("text")?.unwrap_or_default())
+        }
+        kind => {
+            let path = fields.path_of("type");
+            Err(unsupported(
+                &path,
+                format!("`{path}`: parts of the type `{kind}` are not supported"),
+            ))
+        }
+    }
+}
+
+/// Text, token ids, or an array that holds one of them.
+fn prompt(value: &Value) -> Result<Prompt> {
+    const EXPECTED: &str = "a string or an array of token ids";
+    match value {
+        Value::String(text) if text.is_empty() => Err(empty_prompt()),
+        Value::String(text) => Ok(Prompt::Text(text.clone())),
+        Value::Array(items) => match items.as_slice() {
+            [] => Err(empty_prompt()),
+            [Value::Number(_), ..] => Ok(Prompt::Tokens(token_ids(items)?)),
+            [one @ (Value::String(_) | Value::Array(_))] => prompt(one),
+            [Value::String(_) | Value::Array(_), ..] => Err(unsupported(
+                "prompt",
+                format!(
+                    "`prompt` holds {} prompts: send one per request",
+                    items.len()
+                ),
+            )),
+            [other, ..] => Err(mismatch("prompt[0]", "a token id or a string", other)),
+        },
+        other => Err(mismatch("prompt", EXPECTED, other)),
+    }
+}
+
+fn empty_prompt() -> Error {
+    Error::invalid("prompt", "`prompt` must not be empty")
+}
+
+fn token_ids(items: &[Value]) -> Result<Vec<u32>> {
+    let id = |(index, item): (usize, &Value)| {
+        let id = item.as_u64().and_then(|id| u32::try_from(id).ok());
+        id.ok_or_else(|| mismatch(&format!("prompt[{index}]"), "a token id", item))
+    };
+    items.iter().enumerate().map(id).collect()
+}
+
+// --- what is known and not supported ---
+
+/// A field's name, and whether a value of it asks for something.
+type Refusal = (&'static str, fn(&Value) -> bool);
+
+const CHAT_REFUSALS: &[Refusal] = &[
+    ("tools", is_filled),
+    ("functions", is_filled),
+    ("tool_choice", chooses_a_tool),
+    ("function_call", chooses_a_tool),
+    ("response_format", is_structured),
+    ("logprobs", asks),
+    ("top_logprobs", asks),
+    ("logit_bias", is_filled),
+    ("audio", is_filled),
+    ("modalities", goes_beyond_text),
+    ("prediction", is_filled),
+    ("web_search_options", |_| true),
+];
+
+const COMPLETION_REFUSALS: &[Refusal] = &[
+    ("suffix", is_filled),
+    ("echo", asks),
+    // Even 0 asks for the chosen tokens' log-probabilities.
+    ("logprobs", |value| *value != Value::Bool(false)),
+    ("logit_bias", is_filled),
+    ("response_format", is_structured),
+];
+
+fn refuse(fields: &Fields<'_>, refusals: &[Refusal]) -> Result<()> {
+    let asked = refusals
+        .iter()
+        .find(|(name, asks)| fields.get(name).is_some_and(asks));
+    asked.map_or(Ok(()), |(name, _)| Err(not_supported(name)))
+}
+
+fn check_choices(fields: &Fields<'_>) -> Result<()> {
+    for name in ["n", "best_of"] {
+        if fields
+            .integer(name, 1..=i64::MAX)?
+            .is_some_and(|count| count > 1)
+        {
+            return Err(unsupported(
+                name,
+                format!("`{name}` above 1 is not supported"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn check_penalties(fields: &Fields<'_>) -> Result<()> {
+    for name in ["frequency_penalty", "presence_penalty"] {
+        if fields
+            .number(name, -2.0..=2.0)?
+            .is_some_and(|penalty| penalty != 0.0)
+        {
+            return Err(unsupported(
+                name,
+                format!("`{name}` other than 0 is not supported"),
+            ));
+        }
+    }
+    // Dividing by 1 changes nothing, and mlx-lm reads 0 as off.
+    let name = "repetition_penalty";
+    match fields.number(name, 0.0..=FINITE_F32)? {
+        None | Some(0.0 | 1.0) => Ok(()),
+        Some(_) => Err(unsupported(
+            name,
+            format!("`{name}` other than 1 is not supported"),
+        )),
+    }
+}
+
+fn is_filled(value: &Value) -> bool {
+    match value {
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(object) => !object.is_empty(),
+        Value::String(text) => !text.is_empty(),
+        Value::Bool(asked) => *asked,
+        Value::Null | Value::Number(_) => true,
+    }
+}
+
+fn asks(value: &Value) -> bool {
+    *value != Value::Bool(false) && value.as_f64() != Some(0.0)
+}
+
+fn chooses_a_tool(value: &Value) -> bool {
+    !matches!(value.as_str(), Some("none" | "auto"))
+}
+
+fn is_structured(value: &Value) -> bool {
+    value.get("type").and_then(Value::as_str) != Some("text")
+}
+
+fn goes_beyond_text(value: &Value) -> bool {
+    value
+        .as_array()
+        .is_none_or(|items| items.iter().any(|item| item.as_str() != Some("text")))
+}
+
+fn not_supported(name: &str) -> Error {
+    unsupported(name, format!("`{name}` is not supported by this server"))
+}
+
+fn unsupported(param: &str, message: String) -> Error {
+    Error::new(Code::Unsupported, message).with_param(param)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::gateway::script::card;
+
+    const NAMES: [&str; 24] = [
+        "model",
+        "messages",
+        "prompt",
+        "role",
+        "content",
+        "type",
+        "text",
+        "stream",
+        "stream_options",
+        "include_usage",
+        "max_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "top_p",
+        "min_p",
+        "top_k",
+        "seed",
+        "stop",
+        "n",
+        "tools",
+        "logprobs",
+        "response_format",
+        "frequency_penalty",
+        "logit_bias",
+    ];
+
+    /// Any JSON, with the names and values that lead deep into the readers.
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            (0..3i64).prop_map(Value::from),
+            prop::sample::select(vec!["user", "assistant", "text", "default", "", "é\u{0}"])
+                .prop_map(Value::from),
+            ".{0,80}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 48, 6, |inner| {
+            let names = prop::sample::select(&NAMES[..]);
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((names, inner), 0..6).prop_map(|fields| {
+                    Value::Object(
+                        fields
+                            .into_iter()
+                            .map(|(name, value)| (name.to_owned(), value))
+                            .collect(),
+                    )
+                }),
+            ]
+        })
+    }
+
+    /// A body that is right but for one field.
+    fn nearly_right() -> impl Strategy<Value = Value> {
+        (prop::sample::select(&NAMES[..]), any_json()).prop_map(|(name, value)| {
+            let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "prompt": "hi"});
+            body[name] = value;
+            body
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_body_is_read_or_refused_by_the_name_of_a_field(
+            body in prop_oneof![any_json(), nearly_right()],
+        ) {
+            for read in [chat, completion] {
+                match read(&body, &card()) {
+                    Ok(request) => {
+                        let sampling = &request.generate.sampling;
+                        prop_assert!(sampling.temperature.is_finite() && sampling.temperature >= 0.0);
+                        prop_assert!((0.0..=1.0).contains(&sampling.top_p));
+                        prop_assert!((0.0..=1.0).contains(&sampling.min_p));
+                        prop_assert!(request.stream || !request.include_usage);
+                    }
+                    Err(error) => {
+                        let ours = [Code::InvalidRequest, Code::Unsupported, Code::ModelNotFound];
+                        prop_assert!(ours.contains(&error.code()), "{error}");
+                        prop_assert!(error.param().is_some() || !body.is_object(), "{error}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_field_that_is_null_is_a_field_that_is_absent() {
+        let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
+        let absent = chat(&body, &card()).unwrap();
+        for name in NAMES.iter().filter(|name| **name != "messages") {
+            body[*name] = Value::Null;
+        }
+        let null = chat(&body, &card()).unwrap();
+        assert_eq!(
+            (
+                &null.generate.sampling,
+                null.generate.max_tokens,
+                null.stream
+            ),
+            (
+                &absent.generate.sampling,
+                absent.generate.max_tokens,
+                absent.stream
+            )
+        );
+        assert_eq!(
+            (&null.generate.sampling, null.stream),
+            (&card().sampling_defaults, false)
+        );
+    }
+}

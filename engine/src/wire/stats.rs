@@ -1,0 +1,187 @@
+//! `/health` and `/stats`.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::gateway::{Health, ModelCard};
+use crate::telemetry::{BatchSnapshot, MemorySnapshot, RowSnapshot, Snapshot, Totals};
+
+/// Whether requests are worth sending.
+#[derive(Debug, Clone, Serialize)]
+pub struct HealthBody {
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+impl From<Health> for HealthBody {
+    fn from(health: Health) -> Self {
+        match health {
+            Health::Serving => Self {
+                status: "ok",
+                reason: None,
+            },
+            Health::Unavailable { reason } => Self {
+                status: "unavailable",
+                reason: Some(reason),
+            },
+        }
+    }
+}
+
+/// What the engine does now.
+#[derive(Debug, Clone, Serialize)]
+pub struct StatsBody {
+    uptime_seconds: f64,
+    model: ModelStats,
+    batch: BatchStats,
+    rows: Vec<RowStats>,
+    totals: TotalStats,
+    memory: MemoryStats,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct ModelStats {
+    id: String,
+    context_tokens: usize,
+    vocab_size: usize,
+    dtype: String,
+    back_end: String,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct BatchStats {
+    configured: usize,
+    mode: &'static str,
+    batched: bool,
+    active_rows: usize,
+    pending_rows: usize,
+    submitted_rows: u64,
+    kv_bytes: u64,
+    kv_budget_bytes: Option<u64>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct RowStats {
+    id: String,
+    state: &'static str,
+    lane: &'static str,
+    prompt_tokens: usize,
+    prefilled_tokens: usize,
+    generated_tokens: usize,
+    max_tokens: usize,
+    tokens_per_second_now: f64,
+    tokens_per_second_mean: f64,
+    kv_bytes: u64,
+    waiting_reason: Option<String>,
+    age_ms: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct TotalStats {
+    finished_rows: u64,
+    cancelled_rows: u64,
+    failed_rows: u64,
+    prompt_tokens: u64,
+    generated_tokens: u64,
+    decode_steps: u64,
+    prefill_chunks: u64,
+    joins: u64,
+    peak_rows: usize,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct MemoryStats {
+    active_bytes: u64,
+    cache_bytes: u64,
+    peak_bytes: u64,
+    weights_bytes: u64,
+}
+
+impl StatsBody {
+    /// `snapshot` of an engine that serves `card` and has run for `uptime`.
+    pub fn new(card: &ModelCard, uptime: Duration, snapshot: &Snapshot) -> Self {
+        Self {
+            uptime_seconds: uptime.as_secs_f64(),
+            model: ModelStats::from(card),
+            batch: BatchStats::from(&snapshot.batch),
+            rows: snapshot.rows.iter().map(RowStats::from).collect(),
+            totals: TotalStats::from(&snapshot.totals),
+            memory: MemoryStats::from(&snapshot.memory),
+        }
+    }
+}
+
+impl From<&ModelCard> for ModelStats {
+    fn from(card: &ModelCard) -> Self {
+        Self {
+            id: card.id.clone(),
+            context_tokens: card.context_tokens,
+            vocab_size: card.vocab_size,
+            dtype: card.dtype.clone(),
+            back_end: card.back_end.clone(),
+        }
+    }
+}
+
+impl From<&BatchSnapshot> for BatchStats {
+    fn from(batch: &BatchSnapshot) -> Self {
+        Self {
+            configured: batch.configured,
+            mode: batch.mode,
+            batched: batch.batched,
+            active_rows: batch.active_rows,
+            pending_rows: batch.pending_rows,
+            submitted_rows: batch.submitted_rows,
+            kv_bytes: batch.kv_bytes,
+            kv_budget_bytes: batch.kv_budget_bytes,
+        }
+    }
+}
+
+impl From<&RowSnapshot> for RowStats {
+    fn from(row: &RowSnapshot) -> Self {
+        Self {
+            id: row.id.clone(),
+            state: row.state,
+            lane: row.lane,
+            prompt_tokens: row.prompt_tokens,
+            prefilled_tokens: row.prefilled_tokens,
+            generated_tokens: row.generated_tokens,
+            max_tokens: row.max_tokens,
+            tokens_per_second_now: row.tokens_per_second_now,
+            tokens_per_second_mean: row.tokens_per_second_mean,
+            kv_bytes: row.kv_bytes,
+            waiting_reason: row.waiting_reason.clone(),
+            age_ms: row.age_ms,
+        }
+    }
+}
+
+impl From<&Totals> for TotalStats {
+    fn from(totals: &Totals) -> Self {
+        Self {
+            finished_rows: totals.finished_rows,
+            cancelled_rows: totals.cancelled_rows,
+            failed_rows: totals.failed_rows,
+            prompt_tokens: totals.prompt_tokens,
+            generated_tokens: totals.generated_tokens,
+            decode_steps: totals.decode_steps,
+            prefill_chunks: totals.prefill_chunks,
+            joins: totals.joins,
+            peak_rows: totals.peak_rows,
+        }
+    }
+}
+
+impl From<&MemorySnapshot> for MemoryStats {
+    fn from(memory: &MemorySnapshot) -> Self {
+        Self {
+            active_bytes: memory.active_bytes,
+            cache_bytes: memory.cache_bytes,
+            peak_bytes: memory.peak_bytes,
+            weights_bytes: memory.weights_bytes,
+        }
+    }
+}

@@ -10,6 +10,8 @@ pub const BATCH_ROWS_MAX: usize = 1024;
 pub const BATCH_ROWS_DEFAULT: usize = 8;
 /// Prompt tokens run between two decode steps (mlx-lm's `prefill_step_size`).
 pub const PREFILL_CHUNK_TOKENS_DEFAULT: usize = 2048;
+/// The same on a processor, where a chunk takes seconds.
+pub const PREFILL_CHUNK_TOKENS_CPU: usize = 256;
 /// KV buffers grow by this many token columns (mlx-lm's `KVCache.step`).
 pub const KV_GRANULE_TOKENS: usize = 256;
 /// Decode steps between two clearings of MLX's buffer cache.

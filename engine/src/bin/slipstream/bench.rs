@@ -1,0 +1,141 @@
+//! `slipstream bench`: decode speed of the scheduler as it serves, without HTTP.
+
+use serde_json::json;
+use slipstream_engine::clock::Clock;
+use slipstream_engine::config::SchedulerConfig;
+use slipstream_engine::error::{Code, Error, Result};
+use slipstream_engine::mlx::Device;
+use slipstream_engine::model::{self, LoadOptions};
+use slipstream_engine::scheduler::{
+    Board, EventReceiver, Lane, MlxExecutor, RowSpec, Scheduler, event_channel,
+};
+
+use crate::load::ModelArguments;
+
+/// What `slipstream bench` takes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    model: ModelArguments,
+    /// Batch sizes to measure.
+    #[arg(long, value_delimiter = ',', default_value = "1,4,8", value_name = "ROWS")]
+    batch: Vec<usize>,
+    /// Tokens of each prompt.
+    #[arg(long, default_value_t = 64)]
+    prompt_tokens: usize,
+    /// Tokens that each row generates.
+    #[arg(long, default_value_t = 64)]
+    tokens: usize,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+struct Cell {
+    rows: usize,
+    decode_tokens_per_second: f64,
+    prefill_tokens_per_second: f64,
+}
+
+/// Measures each batch size once.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let sizes_are_usable = arguments.batch.iter().all(|rows| *rows > 0);
+    if !sizes_are_usable || arguments.prompt_tokens == 0 || arguments.tokens < 2 {
+        let message = "a bench needs rows, a prompt and at least 2 tokens";
+        return Err(Error::new(Code::InvalidRequest, message));
+    }
+    let mut bench = Bench::load(arguments)?;
+    let cells: Vec<Cell> = arguments.batch.iter().map(|rows| bench.measure(*rows)).collect();
+    report(&cells, arguments.json);
+    Ok(())
+}
+
+struct Bench {
+    scheduler: Scheduler<MlxExecutor>,
+    clock: Clock,
+    vocabulary: usize,
+    prompt_tokens: usize,
+    tokens: usize,
+}
+
+impl Bench {
+    fn load(arguments: &Arguments) -> Result<Self> {
+        let back_end = Device::select()?.back_end();
+        let options = LoadOptions { dtype: arguments.model.dtype.dtype(), back_end };
+        let loaded = model::load(&arguments.model.model, options)?;
+        let clock = Clock::monotonic();
+        let config = SchedulerConfig {
+            batch_rows_max: arguments.batch.iter().copied().max().unwrap_or(1),
+            ..SchedulerConfig::default()
+        };
+        let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes);
+        Ok(Self {
+            scheduler: Scheduler::new(config, executor, clock.clone(), Board::new()),
+            clock,
+            vocabulary: loaded.vocabulary,
+            prompt_tokens: arguments.prompt_tokens,
+            tokens: arguments.tokens,
+        })
+    }
+
+    /// Prefills `rows` rows, then times the steps in which all of them decode.
+    fn measure(&mut self, rows: usize) -> Cell {
+        let started = self.clock.now();
+        let listeners: Vec<EventReceiver> = (0..rows).map(|row| self.submit(row)).collect();
+        while self.scheduler.snapshot().batch.active_rows < rows {
+            self.scheduler.tick();
+        }
+        let joined = self.clock.now();
+        let before = self.scheduler.snapshot().totals.generated_tokens;
+        while self.scheduler.live_rows() > 0 {
+            self.scheduler.tick();
+        }
+        let generated = self.scheduler.snapshot().totals.generated_tokens - before;
+        drop(listeners);
+        let decode = (self.clock.now() - joined).as_secs_f64();
+        let prefill = (joined - started).as_secs_f64();
+        Cell {
+            rows,
+            decode_tokens_per_second: generated as f64 / decode,
+            prefill_tokens_per_second: (rows * self.prompt_tokens) as f64 / prefill,
+        }
+    }
+
+    fn submit(&mut self, row: usize) -> EventReceiver {
+        let (sender, receiver) = event_channel(self.tokens);
+        let token = |index: usize| (index * 7919 + row * 104_729) % self.vocabulary;
+        let spec = RowSpec {
+            id: format!("bench-{row}"),
+            lane: Lane::Continuous,
+            prompt: (0..self.prompt_tokens).map(|index| token(index) as u32).collect(),
+            max_tokens: self.tokens,
+            stop_tokens: [].into(),
+            sampling: slipstream_engine::sampling::SamplingParams::default(),
+        };
+        self.scheduler.submit(spec, sender);
+        receiver
+    }
+}
+
+fn report(cells: &[Cell], as_json: bool) {
+    if as_json {
+        let cells: Vec<_> = cells.iter().map(Cell::as_json).collect();
+        println!("{}", json!({ "cells": cells }));
+        return;
+    }
+    println!("rows  decode tok/s  prefill tok/s");
+    for cell in cells {
+        let (decode, prefill) = (cell.decode_tokens_per_second, cell.prefill_tokens_per_second);
+        println!("{:>4}  {decode:>12.1}  {prefill:>13.1}", cell.rows);
+    }
+}
+
+impl Cell {
+    fn as_json(&self) -> serde_json::Value {
+        json!({
+            "rows": self.rows,
+            "decode_tokens_per_second": self.decode_tokens_per_second,
+            "prefill_tokens_per_second": self.prefill_tokens_per_second,
+        })
+    }
+}

@@ -1,0 +1,1 @@
+//! `slipstream import`.

@@ -1,0 +1,48 @@
+//! The headless engine: `slipstream serve`, `import`, `bench`.
+//!
+//! Exit codes: 0 after an orderly end, 2 for anything the caller can fix (one line on stderr says
+//! what was attempted, the value and what to do).
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line prints")]
+
+mod bench;
+mod import;
+mod load;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Continuous-batching LLM inference on MLX, behind OpenAI-compatible HTTP.
+#[derive(Debug, Parser)]
+#[command(name = "slipstream", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve a model over HTTP.
+    Serve(serve::Arguments),
+    /// Turn a GGUF file into a model directory.
+    Import(import::Arguments),
+    /// Measure decode speed on this machine.
+    Bench(bench::Arguments),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = match arguments.command {
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::Import(arguments) => import::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("slipstream: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -24,10 +24,20 @@ pub const STOP_STRINGS_MAX: usize = 16;
 pub const STOP_STRING_BYTES_MAX: usize = 1024;
 /// Sampled ids a request may bias or rank (`top_logprobs`).
 pub const TOP_LOGPROBS_MAX: usize = 20;
+/// How often the scheduler posts a snapshot while nothing but token counts changes.
+pub const SNAPSHOT_PERIOD_MS: u64 = 20;
+/// How long the engine may go without progress before it counts as stuck. One prompt chunk of a large
+/// model on a slow CPU stays below this.
+pub const STALL_MS_MAX: u64 = 60_000;
+/// The pause before a second attempt to rebuild a failed engine; it doubles with each attempt.
+pub const REBUILD_PAUSE_MS: u64 = 1_000;
+/// The longest pause between two attempts to rebuild a failed engine.
+pub const REBUILD_PAUSE_MS_MAX: u64 = 60_000;
 /// How long a graceful shutdown waits for live rows.
 pub const SHUTDOWN_GRACE_MS: u64 = 4_000;
 
 const _: () = assert!(BATCH_ROWS_DEFAULT <= BATCH_ROWS_MAX);
 const _: () = assert!(BATCH_ROWS_MAX <= WAITING_ROWS_MAX);
 const _: () = assert!(WAITING_ROWS_MAX < COMMAND_QUEUE);
+const _: () = assert!(REBUILD_PAUSE_MS <= REBUILD_PAUSE_MS_MAX);
 const _: () = assert!(SHUTDOWN_GRACE_MS < 5_000);

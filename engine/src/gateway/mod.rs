@@ -11,6 +11,7 @@ mod engine;
 mod generation;
 mod placement;
 mod request;
+mod driver;
 mod rows;
 #[cfg(test)]
 pub(crate) mod script;
@@ -22,4 +23,5 @@ pub use engine::Engine;
 pub use generation::{FinishReason, Generation, TextEvent, Usage};
 pub use placement::{Placement, RequestShape, SerialReason, place};
 pub use request::{GenerateRequest, Prompt};
+pub use driver::RowThread;
 pub use rows::{Health, Rows};

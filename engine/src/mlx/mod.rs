@@ -26,3 +26,5 @@ pub use device::{BackEnd, Device};
 pub use mlx_rs::{Array, Dtype};
 #[cfg(feature = "mlx")]
 pub use weights::Weights;
+
+pub mod thread;

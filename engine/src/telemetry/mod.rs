@@ -5,6 +5,8 @@
 
 mod rate;
 
+use crate::clock::Time;
+
 pub use rate::RateWindow;
 
 /// What the engine does now.
@@ -18,6 +20,9 @@ pub struct Snapshot {
     pub totals: Totals,
     /// MLX's memory figures.
     pub memory: MemorySnapshot,
+    /// When a row last moved (a prompt chunk, a step, an end), on the engine's clock. Live rows and
+    /// an old time mean that the engine is stuck.
+    pub progressed_at: Time,
 }
 
 /// One live row.
@@ -33,9 +38,9 @@ pub struct RowSnapshot {
     pub prompt_tokens: usize,
     /// Prompt tokens already in the KV cache.
     pub prefilled_tokens: usize,
-    /// Tokens emitted.
+    /// Tokens generated.
     pub generated_tokens: usize,
-    /// Tokens it may emit at most.
+    /// Tokens it may generate at most.
     pub max_tokens: usize,
     /// Emitted tokens per second over the last two seconds.
     pub tokens_per_second_now: f64,
@@ -68,6 +73,8 @@ pub struct BatchSnapshot {
     pub kv_bytes: u64,
     /// The budget, when one is set.
     pub kv_budget_bytes: Option<u64>,
+    /// Tokens per second of all decoding rows together, over the last two seconds.
+    pub tokens_per_second_now: f64,
 }
 
 /// Counters since start.
@@ -81,7 +88,7 @@ pub struct Totals {
     pub failed_rows: u64,
     /// Prompt tokens run.
     pub prompt_tokens: u64,
-    /// Tokens emitted.
+    /// Tokens generated, stop tokens included.
     pub generated_tokens: u64,
     /// Decode steps run.
     pub decode_steps: u64,

@@ -1,0 +1,85 @@
+//! Tokens out, ended rows away.
+//!
+//! Every row ends here, through [`Scheduler::finish`] or [`Scheduler::fail`], in the tick in which
+//! its end was known; the executor drops it in the same tick.
+
+use super::row::FinishReason;
+use super::rows::Row;
+use super::{Executor, Sampled, Scheduler};
+use crate::error::Error;
+
+impl<E: Executor> Scheduler<E> {
+    /// Hands each row of the batch its token (or none at all, when no step was in flight) and
+    /// releases the rows that it ended.
+    pub(super) fn emit(&mut self, sampled: &[Sampled]) {
+        if sampled.is_empty() {
+            return;
+        }
+        let now = self.note_progress();
+        self.totals.generated_tokens += sampled.len() as u64;
+        let tokens = sampled.iter().map(|sampled| sampled.token);
+        let ends = self.running.iter_mut().zip(tokens);
+        let ends = ends
+            .map(|(row, token)| row.take_token(token, now))
+            .collect();
+        self.release(ends);
+    }
+
+    /// Ends the rows whose client left, wherever they are.
+    pub(super) fn evict_departed(&mut self) {
+        while let Some(index) = self.waiting.iter().position(Row::client_left) {
+            let row = self.waiting.remove(index);
+            self.finish(
+                row.expect("the index was just found"),
+                FinishReason::Cancelled,
+            );
+        }
+        while let Some(index) = self.prefilling.iter().position(Row::client_left) {
+            let row = self.prefilling.remove(index);
+            self.finish(
+                row.expect("the index was just found"),
+                FinishReason::Cancelled,
+            );
+        }
+        let departed = |row: &Row<E::Solo>| row.client_left().then_some(FinishReason::Cancelled);
+        self.release(self.running.iter().map(departed).collect());
+    }
+
+    /// Ends a row that is in no list any more.
+    pub(super) fn finish(&mut self, row: Row<E::Solo>, reason: FinishReason) {
+        let now = self.note_progress();
+        self.totals.finished_rows += 1;
+        self.totals.cancelled_rows += u64::from(reason == FinishReason::Cancelled);
+        self.posted_at = None;
+        row.finish(reason, now);
+    }
+
+    /// Ends a row that is in no list any more, with an error.
+    pub(super) fn fail(&mut self, row: Row<E::Solo>, error: Error) {
+        self.note_progress();
+        self.totals.finished_rows += 1;
+        self.totals.failed_rows += 1;
+        self.posted_at = None;
+        row.fail(error);
+    }
+
+    /// Ends the running rows that have a reason to, one entry per row, and keeps the others.
+    fn release(&mut self, ends: Vec<Option<FinishReason>>) {
+        if ends.iter().all(Option::is_none) {
+            return;
+        }
+        let keep: Vec<usize> = (0..ends.len())
+            .filter(|index| ends[*index].is_none())
+            .collect();
+        for (row, end) in std::mem::take(&mut self.running).into_iter().zip(ends) {
+            match end {
+                Some(reason) => self.finish(row, reason),
+                None => self.running.push(row),
+            }
+        }
+        self.in_flight &= !keep.is_empty();
+        if let Err(error) = self.executor.filter(&keep) {
+            self.fail_batch("filter", &error);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Prompt work: a row starts, prefills slice by slice, samples token 0 and joins the batch.
+//!
+//! The last prompt token always runs alone, as a forward pass of one token, and token 0 is sampled
+//! from it on the row's own caches (mlx-lm's `insert_segments` and `GenerationBatch`, 0.32.2). So
+//! what a row says first cannot depend on the batch that it joins.
+//!
+//! An error here has one row at fault and fails that one.
+
+use super::plan::RowNumber;
+use super::rows::{Row, Stage};
+use super::{Executor, Scheduler};
+use crate::clock::Time;
+
+impl<E: Executor> Scheduler<E> {
+    /// Opens the head of the queue on the device.
+    pub(super) fn start(&mut self, number: RowNumber) {
+        let head = self.waiting.pop_front_if(|row| row.number == number);
+        let mut row = head.expect("only the head of the queue is planned to start");
+        match self.executor.open(&row.spec) {
+            Ok(solo) => {
+                let started = self.note_progress();
+                row.stage = Stage::Prefilling {
+                    solo,
+                    done: 0,
+                    started,
+                };
+                self.posted_at = None;
+                self.prefilling.push_back(row);
+            }
+            Err(error) => {
+                let error = error.while_doing(format_args!("failed to start `{}`", row.spec.id));
+                self.fail(row, error);
+            }
+        }
+    }
+
+    /// Runs the row's next `tokens` prompt tokens and sends it to the back of the line. A row that
+    /// failed to start has no slice to run.
+    pub(super) fn prefill(&mut self, number: RowNumber, tokens: usize) {
+        let Some(mut row) = self.take_prefilling(number) else {
+            return;
+        };
+        let (solo, slice) = row.next_slice(tokens);
+        match self.executor.prefill(solo, slice) {
+            Ok(()) => {
+                row.advance(tokens);
+                self.note_progress();
+                self.totals.prefill_chunks += 1;
+                self.totals.prompt_tokens += tokens as u64;
+                self.prefilling.push_back(row);
+            }
+            Err(error) => {
+                let error = error.while_doing(format_args!("failed to prefill `{}`", row.spec.id));
+                self.fail(row, error);
+            }
+        }
+    }
+
+    /// Samples and emits the row's token 0; unless that ends it, the row joins the batch.
+    pub(super) fn first_token(&mut self, number: RowNumber) {
+        let Some(mut row) = self.take_prefilling(number) else {
+            return;
+        };
+        let (solo, slice) = row.next_slice(1);
+        match self.executor.first_token(solo, slice[0]) {
+            Ok(sampled) => {
+                let now = self.note_progress();
+                self.totals.prompt_tokens += 1;
+                self.totals.generated_tokens += 1;
+                let solo = row.begin_decoding(now);
+                match row.take_token(sampled.token, now) {
+                    Some(reason) => self.finish(row, reason),
+                    None => self.join(row, solo),
+                }
+            }
+            Err(error) => {
+                let error = error.while_doing(format_args!(
+                    "failed to sample token 0 of `{}`",
+                    row.spec.id
+                ));
+                self.fail(row, error);
+            }
+        }
+    }
+
+    /// Adds a row to the batch, which must have nothing in flight for that.
+    fn join(&mut self, row: Row<E::Solo>, solo: E::Solo) {
+        self.settle();
+        self.posted_at = None;
+        let beside_others = !self.running.is_empty();
+        self.running.push(row);
+        match self.executor.join(solo) {
+            Ok(()) => self.totals.joins += u64::from(beside_others),
+            Err(error) => self.fail_batch("join", &error),
+        }
+    }
+
+    fn take_prefilling(&mut self, number: RowNumber) -> Option<Row<E::Solo>> {
+        let index = self
+            .prefilling
+            .iter()
+            .position(|row| row.number == number)?;
+        self.prefilling.remove(index)
+    }
+}
+
+impl<S> Row<S> {
+    /// The device side of a prefilling row and its next `tokens` prompt tokens.
+    fn next_slice(&mut self, tokens: usize) -> (&mut S, &[u32]) {
+        match &mut self.stage {
+            Stage::Prefilling { solo, done, .. } => {
+                (solo, &self.spec.prompt[*done..*done + tokens])
+            }
+            Stage::Waiting | Stage::Decoding { .. } => {
+                unreachable!("only prefilling rows are in the prefill line")
+            }
+        }
+    }
+
+    fn advance(&mut self, tokens: usize) {
+        if let Stage::Prefilling { done, .. } = &mut self.stage {
+            *done += tokens;
+        }
+    }
+
+    /// Turns a prefilling row into a decoding one and hands out its device side.
+    fn begin_decoding(&mut self, first_token: Time) -> S {
+        match std::mem::replace(&mut self.stage, Stage::Waiting) {
+            Stage::Prefilling { solo, started, .. } => {
+                self.stage = Stage::Decoding {
+                    started,
+                    first_token,
+                };
+                solo
+            }
+            Stage::Waiting | Stage::Decoding { .. } => {
+                unreachable!("only prefilling rows are in the prefill line")
+            }
+        }
+    }
+}

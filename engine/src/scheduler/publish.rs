@@ -1,0 +1,158 @@
+//! What the scheduler shows of itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::plan::waiting_reasons;
+use super::rows::{Row, Stage};
+use super::{Executor, Scheduler};
+use crate::clock::Time;
+use crate::limits;
+use crate::telemetry::{BatchSnapshot, RowSnapshot, Snapshot};
+
+/// Where the last snapshot hangs for everybody to read. Reading never waits for the engine thread,
+/// and all clones show the same one.
+#[derive(Debug, Clone)]
+pub struct Board(watch::Sender<Arc<Snapshot>>);
+
+impl Board {
+    /// A board with an empty snapshot.
+    pub fn new() -> Self {
+        Self(watch::Sender::new(Arc::default()))
+    }
+
+    /// The last snapshot.
+    pub fn read(&self) -> Arc<Snapshot> {
+        self.0.borrow().clone()
+    }
+
+    /// A receiver that is woken by each snapshot.
+    pub fn subscribe(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.0.subscribe()
+    }
+
+    /// Replaces the snapshot.
+    pub fn post(&self, snapshot: Snapshot) {
+        self.0.send_replace(Arc::new(snapshot));
+    }
+}
+
+impl Default for Board {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<E: Executor> Scheduler<E> {
+    /// What the scheduler does at this moment. Made between two ticks, so its numbers agree.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            rows: self.row_snapshots(self.clock.now()),
+            batch: self.batch_snapshot(),
+            totals: self.totals,
+            memory: self.executor.memory(),
+            progressed_at: self.progressed_at,
+        }
+    }
+
+    /// Posts a snapshot if rows came, moved or went, or if the last one is old.
+    pub(super) fn publish_when_due(&mut self) {
+        let period = Duration::from_millis(limits::SNAPSHOT_PERIOD_MS);
+        let age = self
+            .posted_at
+            .map(|posted| self.clock.now().saturating_sub(posted));
+        if age.is_none_or(|age| age >= period && self.live_rows() > 0) {
+            self.publish();
+        }
+    }
+
+    pub(super) fn publish(&mut self) {
+        self.board.post(self.snapshot());
+        self.posted_at = Some(self.clock.now());
+    }
+
+    fn batch_snapshot(&self) -> BatchSnapshot {
+        let now = self.clock.now();
+        let solo_bytes: u64 = self
+            .prefilling
+            .iter()
+            .map(|row| self.solo_kv_bytes(row))
+            .sum();
+        let rates = self
+            .running
+            .iter()
+            .map(|row| row.tokens_per_second_now(now));
+        BatchSnapshot {
+            configured: self.config.batch_rows_max,
+            mode: if self.config.batch_rows_max > 1 {
+                "batch"
+            } else {
+                "off"
+            },
+            batched: self.running.len() > 1,
+            active_rows: self.running.len(),
+            pending_rows: self.waiting.len() + self.prefilling.len(),
+            submitted_rows: self.submitted,
+            kv_bytes: solo_bytes + self.executor.batch_kv_bytes(),
+            kv_budget_bytes: None,
+            tokens_per_second_now: rates.sum(),
+        }
+    }
+
+    /// All live rows in the order of their arrival.
+    fn row_snapshots(&self, now: Time) -> Vec<RowSnapshot> {
+        let share_bytes = match self.running.len() as u64 {
+            0 => 0,
+            rows => self.executor.batch_kv_bytes() / rows,
+        };
+        let running = self.running.iter().map(|row| (row, share_bytes, None));
+        let prefilling = self
+            .prefilling
+            .iter()
+            .map(|row| (row, self.solo_kv_bytes(row), None));
+        let lanes = self.waiting.iter().map(|row| row.spec.lane);
+        let reasons = waiting_reasons(&self.occupancy(), lanes);
+        let waiting = self
+            .waiting
+            .iter()
+            .zip(reasons)
+            .map(|(row, why)| (row, 0, Some(why)));
+        let mut rows: Vec<_> = running.chain(prefilling).chain(waiting).collect();
+        rows.sort_by_key(|(row, ..)| row.number);
+        rows.into_iter()
+            .map(|(row, bytes, why)| row.snapshot(now, bytes, why))
+            .collect()
+    }
+
+    fn solo_kv_bytes(&self, row: &Row<E::Solo>) -> u64 {
+        match &row.stage {
+            Stage::Prefilling { solo, .. } => self.executor.solo_kv_bytes(solo),
+            Stage::Waiting | Stage::Decoding { .. } => 0,
+        }
+    }
+}
+
+impl<S> Row<S> {
+    fn snapshot(&self, now: Time, kv_bytes: u64, waiting_reason: Option<String>) -> RowSnapshot {
+        RowSnapshot {
+            id: self.spec.id.clone(),
+            state: match self.stage {
+                Stage::Waiting => "waiting",
+                Stage::Prefilling { .. } => "prefilling",
+                Stage::Decoding { .. } => "decoding",
+            },
+            lane: self.spec.lane.name(),
+            prompt_tokens: self.spec.prompt.len(),
+            prefilled_tokens: self.prefilled_tokens(),
+            generated_tokens: self.generated(),
+            max_tokens: self.spec.max_tokens,
+            tokens_per_second_now: self.tokens_per_second_now(now),
+            tokens_per_second_mean: self.tokens_per_second_mean(now),
+            kv_bytes,
+            waiting_reason,
+            age_ms: self.age_ms(now),
+        }
+    }
+}

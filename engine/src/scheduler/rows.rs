@@ -1,0 +1,285 @@
+//! The whole state of one row, which moves as one value from list to list.
+
+use super::plan::{Candidate, RowNumber};
+use super::row::{EventSender, FinishReason, RowEvent, RowSpec, RowUsage};
+use crate::clock::Time;
+use crate::error::Error;
+use crate::telemetry::RateWindow;
+
+/// One sequence, from submission to its end. `S` is its device side before it joins the batch.
+///
+/// Life of a row:
+/// 1. `Waiting`: submitted, in the queue; nothing was computed for it.
+/// 2. `Prefilling`: opened on the device; `done` prompt tokens are in its solo caches.
+/// 3. `Decoding`: token 0 was sampled, the solo caches went to the batch.
+/// 4. Ended: [`Row::finish`] or [`Row::fail`] took the row by value and sent its one end event.
+///
+/// A row may end in any of the first three. A row that is dropped without an end (the engine thread
+/// failed) closes its channel, which its client must take for a failure of the engine.
+#[derive(Debug)]
+pub(super) struct Row<S> {
+    pub(super) number: RowNumber,
+    pub(super) spec: RowSpec,
+    pub(super) stage: Stage<S>,
+    events: EventSender,
+    arrived: Time,
+    generated: usize,
+    rate: RateWindow,
+}
+
+/// Where a row is in its life.
+#[derive(Debug)]
+pub(super) enum Stage<S> {
+    Waiting,
+    Prefilling { solo: S, done: usize, started: Time },
+    Decoding { started: Time, first_token: Time },
+}
+
+impl<S> Row<S> {
+    /// A waiting row.
+    pub(super) fn new(
+        number: RowNumber,
+        spec: RowSpec,
+        events: EventSender,
+        arrived: Time,
+    ) -> Self {
+        let rate = RateWindow::default();
+        Self {
+            number,
+            spec,
+            stage: Stage::Waiting,
+            events,
+            arrived,
+            generated: 0,
+            rate,
+        }
+    }
+
+    /// Takes one sampled token: delivers it unless it ends the row as a stop token, and says whether
+    /// and why the row is at its end.
+    ///
+    /// A stop token at the very length limit is a stop. A token that nobody takes is a cancellation.
+    pub(super) fn take_token(&mut self, token: u32, now: Time) -> Option<FinishReason> {
+        self.generated += 1;
+        self.rate.record(now);
+        if self.spec.stop_tokens.contains(&token) {
+            Some(FinishReason::Stop)
+        } else if !self.events.send(RowEvent::Token(token)) {
+            Some(FinishReason::Cancelled)
+        } else if self.left_tokens() == 0 {
+            Some(FinishReason::Length)
+        } else {
+            None
+        }
+    }
+
+    /// Ends the row without an error.
+    pub(super) fn finish(self, reason: FinishReason, now: Time) {
+        let usage = self.usage(now);
+        self.events.send(RowEvent::Finished { reason, usage });
+    }
+
+    /// Ends the row with an error.
+    pub(super) fn fail(self, error: Error) {
+        self.events.send(RowEvent::Failed(error));
+    }
+
+    /// Whether its client dropped the other end.
+    pub(super) fn client_left(&self) -> bool {
+        self.events.is_closed()
+    }
+
+    /// Tokens it may still generate.
+    pub(super) fn left_tokens(&self) -> usize {
+        self.spec.max_tokens.saturating_sub(self.generated)
+    }
+
+    /// Tokens it generated, a stop token included.
+    pub(super) fn generated(&self) -> usize {
+        self.generated
+    }
+
+    /// Prompt tokens that are in its KV cache.
+    pub(super) fn prefilled_tokens(&self) -> usize {
+        match self.stage {
+            Stage::Waiting => 0,
+            Stage::Prefilling { done, .. } => done,
+            Stage::Decoding { .. } => self.spec.prompt.len(),
+        }
+    }
+
+    /// The row as the planner sees it.
+    pub(super) fn candidate(&self) -> Candidate {
+        let left_tokens = self.spec.prompt.len() - self.prefilled_tokens();
+        Candidate {
+            number: self.number,
+            lane: self.spec.lane,
+            left_tokens,
+        }
+    }
+
+    /// What the row cost up to `now`; a phase that it did not reach took no time.
+    pub(super) fn usage(&self, now: Time) -> RowUsage {
+        let (started, first_token) = match self.stage {
+            Stage::Waiting => (now, now),
+            Stage::Prefilling { started, .. } => (started, now),
+            Stage::Decoding {
+                started,
+                first_token,
+            } => (started, first_token),
+        };
+        RowUsage {
+            prompt_tokens: self.spec.prompt.len(),
+            cached_tokens: 0,
+            generated_tokens: self.generated,
+            queue_ms: milliseconds(self.arrived, started),
+            prefill_ms: milliseconds(started, first_token),
+            decode_ms: milliseconds(first_token, now),
+        }
+    }
+
+    /// Milliseconds since it arrived.
+    pub(super) fn age_ms(&self, now: Time) -> u64 {
+        milliseconds(self.arrived, now) as u64
+    }
+
+    /// Tokens per second over the last moments.
+    pub(super) fn tokens_per_second_now(&self, now: Time) -> f64 {
+        self.rate.per_second(now)
+    }
+
+    /// Tokens per second since its first token, that one not counted.
+    pub(super) fn tokens_per_second_mean(&self, now: Time) -> f64 {
+        let Stage::Decoding { first_token, .. } = self.stage else {
+            return 0.0;
+        };
+        let seconds = milliseconds(first_token, now) / 1e3;
+        let tokens = self.generated.saturating_sub(1);
+        if seconds > 0.0 {
+            tokens as f64 / seconds
+        } else {
+            0.0
+        }
+    }
+}
+
+fn milliseconds(from: Time, to: Time) -> f64 {
+    to.saturating_sub(from).as_secs_f64() * 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sampling::SamplingParams;
+    use crate::scheduler::row::{EventReceiver, Lane, event_channel};
+
+    const STOP: u32 = 9;
+
+    fn row(max_tokens: usize) -> (Row<()>, EventReceiver) {
+        let (events, receiver) = event_channel(max_tokens);
+        let spec = RowSpec {
+            id: "row".to_owned(),
+            lane: Lane::Continuous,
+            prompt: vec![1, 2, 3],
+            max_tokens,
+            stop_tokens: vec![STOP].into(),
+            sampling: SamplingParams::default(),
+        };
+        (
+            Row::new(RowNumber(0), spec, events, Duration::ZERO),
+            receiver,
+        )
+    }
+
+    #[track_caller]
+    fn check(max_tokens: usize, tokens: &[u32], end: Option<FinishReason>, delivered: &[u32]) {
+        let (mut row, mut receiver) = row(max_tokens);
+        let last = tokens
+            .iter()
+            .map(|token| row.take_token(*token, Duration::ZERO))
+            .last();
+        assert_eq!(last.flatten(), end);
+        assert_eq!(row.generated(), tokens.len());
+        let heard: Vec<RowEvent> = std::iter::from_fn(|| receiver.try_recv().ok()).collect();
+        let expected: Vec<RowEvent> = delivered
+            .iter()
+            .map(|token| RowEvent::Token(*token))
+            .collect();
+        assert_eq!(heard, expected);
+    }
+
+    #[test]
+    fn a_token_is_delivered_and_the_row_goes_on() {
+        check(3, &[5, 6], None, &[5, 6]);
+    }
+
+    #[test]
+    fn the_last_allowed_token_is_delivered_and_ends_the_row() {
+        check(2, &[5, 6], Some(FinishReason::Length), &[5, 6]);
+    }
+
+    #[test]
+    fn a_stop_token_counts_but_is_not_delivered() {
+        check(3, &[5, STOP], Some(FinishReason::Stop), &[5]);
+    }
+
+    #[test]
+    fn a_stop_token_at_the_length_limit_is_a_stop() {
+        check(2, &[5, STOP], Some(FinishReason::Stop), &[5]);
+    }
+
+    #[test]
+    fn a_token_that_nobody_takes_cancels_the_row() {
+        let (mut row, receiver) = row(3);
+        drop(receiver);
+        assert_eq!(
+            row.take_token(5, Duration::ZERO),
+            Some(FinishReason::Cancelled)
+        );
+    }
+
+    #[test]
+    fn the_end_finds_room_behind_the_longest_answer() {
+        let (mut row, mut receiver) = row(2);
+        row.take_token(5, Duration::ZERO);
+        row.take_token(6, Duration::ZERO);
+        row.finish(FinishReason::Length, Duration::ZERO);
+        let heard: Vec<RowEvent> = std::iter::from_fn(|| receiver.try_recv().ok()).collect();
+        assert!(
+            matches!(heard[..], [_, _, RowEvent::Finished { .. }]),
+            "{heard:?}"
+        );
+    }
+
+    #[test]
+    fn usage_splits_the_time_at_the_start_of_the_prefill_and_at_the_first_token() {
+        let at = Duration::from_millis;
+        let (mut row, _receiver) = row(2);
+        let usage = row.usage(at(5));
+        assert_eq!(
+            (usage.queue_ms, usage.prefill_ms, usage.decode_ms),
+            (5.0, 0.0, 0.0)
+        );
+        row.stage = Stage::Prefilling {
+            solo: (),
+            done: 1,
+            started: at(7),
+        };
+        let usage = row.usage(at(10));
+        assert_eq!(
+            (usage.queue_ms, usage.prefill_ms, usage.decode_ms),
+            (7.0, 3.0, 0.0)
+        );
+        row.stage = Stage::Decoding {
+            started: at(7),
+            first_token: at(20),
+        };
+        let usage = row.usage(at(50));
+        assert_eq!(
+            (usage.queue_ms, usage.prefill_ms, usage.decode_ms),
+            (7.0, 13.0, 30.0)
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! The decode step: one forward pass for all rows, read one step late.
+//!
+//! The executor dispatches step `n + 1` before it reads step `n`, so that the device never waits for
+//! us. A token therefore arrives one tick after its step was dispatched.
+//!
+//! An error here cannot be blamed on a row: it fails the whole batch, and the queue goes on.
+
+use super::plan::{self, Decode};
+use super::rows::Row;
+use super::{Executor, Sampled, Scheduler};
+use crate::error::{Code, Error, Result};
+
+impl<E: Executor> Scheduler<E> {
+    /// Runs the decode step that the rows need, if any.
+    pub(super) fn decode(&mut self) {
+        match plan::decode(self.in_flight, self.running.iter().map(Row::left_tokens)) {
+            Decode::Rest => {}
+            Decode::Step => self.step(),
+            Decode::Flush => self.settle(),
+        }
+    }
+
+    /// Reads and emits the step in flight, so that the set of rows can change.
+    pub(super) fn settle(&mut self) {
+        if !self.in_flight {
+            return;
+        }
+        let sampled = self.executor.flush();
+        match self.one_token_per_row(sampled) {
+            Ok(sampled) => {
+                self.in_flight = false;
+                self.emit(&sampled);
+            }
+            Err(error) => self.fail_batch("flush", &error),
+        }
+    }
+
+    fn step(&mut self) {
+        let sampled = self.executor.step();
+        match self.one_token_per_row(sampled) {
+            Ok(sampled) => {
+                self.in_flight = true;
+                self.note_progress();
+                self.totals.decode_steps += 1;
+                self.totals.peak_rows = self.totals.peak_rows.max(self.running.len());
+                self.emit(&sampled);
+            }
+            Err(error) => self.fail_batch("step", &error),
+        }
+    }
+
+    /// Fails every row of the batch after `attempt` did, and drops the batch.
+    pub(super) fn fail_batch(&mut self, attempt: &str, error: &Error) {
+        let rows = std::mem::take(&mut self.running);
+        tracing::error!(attempt, rows = rows.len(), %error, "the batch failed");
+        let message = format!("batch {attempt} failed with {} rows: {}", rows.len(), error);
+        for row in rows {
+            self.fail(row, Error::new(Code::EngineFailed, message.clone()));
+        }
+        self.executor.reset();
+        self.in_flight = false;
+    }
+
+    /// Holds the executor to its word: a token for each row if a step was in flight, else none.
+    fn one_token_per_row(&self, sampled: Result<Vec<Sampled>>) -> Result<Vec<Sampled>> {
+        let sampled = sampled?;
+        let expected = if self.in_flight {
+            self.running.len()
+        } else {
+            0
+        };
+        if sampled.len() == expected {
+            return Ok(sampled);
+        }
+        let message = format!("{} tokens came back, expected {expected}", sampled.len());
+        Err(Error::new(Code::Internal, message))
+    }
+}

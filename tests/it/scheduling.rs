@@ -1,0 +1,415 @@
+//! Stories of a few requests on one scheduler.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use slipstream_engine::clock::Clock;
+use slipstream_engine::config::SchedulerConfig;
+use slipstream_engine::error::Code;
+use slipstream_engine::mlx::thread::Activity;
+use slipstream_engine::scheduler::{Board, FinishReason, Lane, RowEvent, RowSpec, Scheduler};
+use slipstream_engine::telemetry::RowSnapshot;
+
+use slipstream_tests::client::Client;
+use slipstream_tests::script::{Call, Fault, Script, ScriptedExecutor, SharedJournal, answer, row};
+
+/// A scheduler, its clock and what its executor did.
+struct Stage {
+    scheduler: Scheduler<ScriptedExecutor>,
+    clock: Clock,
+    board: Board,
+    journal: SharedJournal,
+}
+
+impl Stage {
+    fn new(config: SchedulerConfig) -> Self {
+        Self::scripted(config, Script::default())
+    }
+
+    fn scripted(config: SchedulerConfig, script: Script) -> Self {
+        let (clock, board, journal) = (Clock::manual(), Board::new(), SharedJournal::default());
+        let executor = ScriptedExecutor::new(script, journal.clone());
+        let scheduler = Scheduler::new(config, executor, clock.clone(), board.clone());
+        Self {
+            scheduler,
+            clock,
+            board,
+            journal,
+        }
+    }
+
+    fn submit(&mut self, spec: &RowSpec) -> Client {
+        let (client, events) = Client::new(spec.max_tokens);
+        self.scheduler.submit(spec.clone(), events);
+        client
+    }
+
+    /// Ticks `times`, a millisecond each.
+    fn tick(&mut self, times: usize) {
+        for _ in 0..times {
+            self.clock.advance(Duration::from_millis(1));
+            self.scheduler.tick();
+        }
+    }
+
+    fn run_to_idle(&mut self) {
+        for _ in 0..10_000 {
+            self.clock.advance(Duration::from_millis(1));
+            if self.scheduler.tick() == Activity::Idle {
+                return;
+            }
+        }
+        panic!("the rows do not end");
+    }
+
+    fn rows(&self) -> Vec<RowSnapshot> {
+        self.scheduler.snapshot().rows
+    }
+
+    /// `id:state` of each live row.
+    fn states(&self) -> Vec<String> {
+        self.rows()
+            .iter()
+            .map(|row| format!("{}:{}", row.id, row.state))
+            .collect()
+    }
+}
+
+fn config(batch_rows_max: usize, prefill_chunk_tokens: usize) -> SchedulerConfig {
+    SchedulerConfig {
+        batch_rows_max,
+        prefill_chunk_tokens,
+        ..SchedulerConfig::default()
+    }
+}
+
+fn serial(spec: RowSpec) -> RowSpec {
+    RowSpec {
+        lane: Lane::Serial,
+        ..spec
+    }
+}
+
+#[track_caller]
+fn check_whole_answer(client: &mut Client, spec: &RowSpec) {
+    client.listen();
+    let expected = answer(spec);
+    assert_eq!(client.tokens(), expected.tokens, "{}", spec.id);
+    let (reason, usage) = client.finish().expect("the row ended without an error");
+    assert_eq!(
+        (reason, usage.generated_tokens),
+        (expected.reason, expected.generated_tokens)
+    );
+}
+
+#[track_caller]
+fn check_failed(client: &mut Client, code: Code, message: &str) {
+    client.listen();
+    let Some(RowEvent::Failed(error)) = client.end() else {
+        panic!("{client:?}")
+    };
+    assert_eq!((error.code(), error.message()), (code, message));
+}
+
+#[test]
+fn eight_rows_share_one_batch() {
+    let mut stage = Stage::new(config(8, 2048));
+    let specs: Vec<RowSpec> = (0..8)
+        .map(|index| row(format!("{index}"), vec![index, 5], 20))
+        .collect();
+    let mut clients: Vec<Client> = specs.iter().map(|spec| stage.submit(spec)).collect();
+    stage.tick(1);
+    let snapshot = stage.scheduler.snapshot();
+    assert!(
+        snapshot.rows.iter().all(|row| row.state == "decoding"),
+        "{snapshot:?}"
+    );
+    assert_eq!(
+        (snapshot.batch.active_rows, snapshot.batch.batched),
+        (8, true)
+    );
+    assert_eq!((snapshot.totals.joins, snapshot.totals.peak_rows), (7, 8));
+    stage.run_to_idle();
+    for (client, spec) in clients.iter_mut().zip(&specs) {
+        check_whole_answer(client, spec);
+    }
+    assert_eq!(
+        stage.journal.open().step_rows,
+        vec![8; 19],
+        "19 steps gave 8 rows 20 tokens each"
+    );
+}
+
+#[test]
+fn a_late_row_joins_while_others_decode() {
+    let mut stage = Stage::new(config(8, 4));
+    let early = row("early", vec![1, 2, 3], 30);
+    let mut early_client = stage.submit(&early);
+    stage.tick(3);
+    let late = row("late", vec![9; 10], 5);
+    let mut late_client = stage.submit(&late);
+    stage.tick(1);
+    assert_eq!(stage.states(), ["early:decoding", "late:prefilling"]);
+    assert_eq!(stage.rows()[1].prefilled_tokens, 4);
+    early_client.listen();
+    let heard = early_client.tokens().len();
+    stage.tick(2);
+    early_client.listen();
+    assert_eq!(stage.states(), ["early:decoding", "late:decoding"]);
+    assert_eq!(
+        early_client.tokens().len(),
+        heard + 2,
+        "a prompt holds nobody up"
+    );
+    stage.run_to_idle();
+    check_whole_answer(&mut early_client, &early);
+    check_whole_answer(&mut late_client, &late);
+}
+
+#[test]
+fn token_0_is_heard_in_the_tick_in_which_the_prompt_ends() {
+    let mut stage = Stage::new(config(8, 2048));
+    let spec = row("a", vec![1, 2, 3], 10);
+    let mut client = stage.submit(&spec);
+    stage.tick(1);
+    client.listen();
+    assert_eq!(client.tokens(), [answer(&spec).tokens[0]]);
+}
+
+#[test]
+fn a_row_that_ends_at_token_0_never_joins() {
+    let mut stage = Stage::new(config(8, 2048));
+    let short = row("short", vec![1, 2, 3], 1);
+    let mut stopped = row("stopped", vec![4, 5], 9);
+    stopped.stop_tokens = Arc::new([answer(&stopped).tokens[0]]);
+    let mut short_client = stage.submit(&short);
+    let mut stopped_client = stage.submit(&stopped);
+    stage.tick(1);
+    check_whole_answer(&mut short_client, &short);
+    check_whole_answer(&mut stopped_client, &stopped);
+    assert_eq!(stopped_client.tokens(), []);
+    assert_eq!(stage.journal.open().counts.calls_of(Call::Join), 0);
+    assert_eq!(stage.scheduler.live_rows(), 0);
+}
+
+#[test]
+fn no_step_is_run_for_tokens_that_nobody_may_have() {
+    let mut stage = Stage::new(config(8, 2048));
+    let specs = [row("a", vec![1], 6), row("b", vec![2], 6)];
+    let mut clients = specs.each_ref().map(|spec| stage.submit(spec));
+    stage.run_to_idle();
+    for (client, spec) in clients.iter_mut().zip(&specs) {
+        check_whole_answer(client, spec);
+    }
+    assert_eq!(stage.journal.open().step_rows, [2; 5]);
+}
+
+#[test]
+fn cancelled_request_frees_its_row_within_one_tick() {
+    let mut stage = Stage::new(config(2, 4));
+    let mut clients: Vec<Client> = ["decoding", "prefilling", "waiting", "next"]
+        .iter()
+        .zip([1, 40, 3, 3])
+        .map(|(id, prompt_tokens)| stage.submit(&row(*id, vec![1; prompt_tokens], 30)))
+        .collect();
+    stage.tick(2);
+    assert_eq!(
+        stage.states(),
+        [
+            "decoding:decoding",
+            "prefilling:prefilling",
+            "waiting:waiting",
+            "next:waiting"
+        ]
+    );
+    assert_eq!(stage.journal.open().counts.device_rows, 2);
+    for client in &mut clients[..3] {
+        client.leave();
+    }
+    stage.tick(1);
+    assert_eq!(stage.states(), ["next:decoding"]);
+    assert_eq!(stage.journal.open().counts.device_rows, 1);
+    assert_eq!(stage.scheduler.snapshot().totals.cancelled_rows, 3);
+}
+
+#[test]
+fn a_row_that_fails_to_start_leaves_its_siblings_unharmed() {
+    let failing = [
+        (Call::Open, "start"),
+        (Call::Prefill, "prefill"),
+        (Call::FirstToken, "sample token 0 of"),
+    ];
+    for (call, attempt) in failing {
+        let script = Script {
+            faults: vec![(call, 2, Fault::Error)],
+            ..Script::default()
+        };
+        let mut stage = Stage::scripted(config(8, 2048), script);
+        let specs = ["a", "b", "c"].map(|id| row(id, vec![1, 2, 3], 8));
+        let mut clients = specs.each_ref().map(|spec| stage.submit(spec));
+        stage.run_to_idle();
+        let message = format!("failed to {attempt} `b`: scripted {call:?} 2");
+        check_failed(&mut clients[1], Code::Internal, &message);
+        check_whole_answer(&mut clients[0], &specs[0]);
+        check_whole_answer(&mut clients[2], &specs[2]);
+    }
+}
+
+#[test]
+fn a_failing_batch_fails_its_rows_and_spares_the_queue() {
+    let script = Script {
+        faults: vec![(Call::Step, 4, Fault::Error)],
+        ..Script::default()
+    };
+    let mut stage = Stage::scripted(config(2, 2048), script);
+    let specs = ["a", "b", "c"].map(|id| row(id, vec![1, 2], 9));
+    let mut clients = specs.each_ref().map(|spec| stage.submit(spec));
+    stage.run_to_idle();
+    let message = "batch step failed with 2 rows: scripted Step 4";
+    check_failed(&mut clients[0], Code::EngineFailed, message);
+    check_failed(&mut clients[1], Code::EngineFailed, message);
+    check_whole_answer(&mut clients[2], &specs[2]);
+    assert_eq!(stage.scheduler.snapshot().totals.failed_rows, 2);
+}
+
+#[test]
+fn a_batch_that_fails_to_flush_for_a_joiner_does_not_take_the_joiner_along() {
+    let script = Script {
+        faults: vec![(Call::Flush, 1, Fault::Error)],
+        ..Script::default()
+    };
+    let mut stage = Stage::scripted(config(8, 2048), script);
+    let (old, new) = (row("old", vec![1, 2], 30), row("new", vec![3, 4], 6));
+    let mut old_client = stage.submit(&old);
+    stage.tick(2);
+    let mut new_client = stage.submit(&new);
+    stage.run_to_idle();
+    check_failed(
+        &mut old_client,
+        Code::EngineFailed,
+        "batch flush failed with 1 rows: scripted Flush 1",
+    );
+    check_whole_answer(&mut new_client, &new);
+}
+
+#[test]
+fn a_serial_row_lets_the_batch_drain_and_then_runs_alone() {
+    let mut stage = Stage::new(config(8, 2048));
+    let specs = [
+        row("a", vec![1], 6),
+        row("b", vec![2], 9),
+        serial(row("alone", vec![3, 4], 5)),
+        row("behind", vec![5], 4),
+    ];
+    let mut clients = specs.each_ref().map(|spec| stage.submit(spec));
+    stage.tick(1);
+    let reasons: Vec<_> = stage
+        .rows()
+        .into_iter()
+        .filter_map(|row| row.waiting_reason)
+        .collect();
+    assert_eq!(
+        reasons,
+        [
+            "serial request waits for live rows to end: 2",
+            "serial request ahead"
+        ]
+    );
+    while stage
+        .rows()
+        .iter()
+        .any(|row| ["a", "b"].contains(&row.id.as_str()))
+    {
+        stage.tick(1);
+    }
+    stage.tick(1);
+    assert_eq!(stage.states(), ["alone:decoding", "behind:waiting"]);
+    assert_eq!(
+        stage.rows()[1].waiting_reason.as_deref(),
+        Some("a serial request runs alone")
+    );
+    stage.run_to_idle();
+    for (client, spec) in clients.iter_mut().zip(&specs) {
+        check_whole_answer(client, spec);
+    }
+    let step_rows = stage.journal.open().step_rows.clone();
+    assert_eq!(
+        step_rows,
+        [[2; 6].as_slice(), &[1; 2], &[1; 4], &[1; 3]].concat()
+    );
+}
+
+#[test]
+fn a_full_queue_refuses_the_next_row() {
+    let mut stage = Stage::new(SchedulerConfig {
+        waiting_rows_max: 2,
+        ..config(1, 2048)
+    });
+    let spec = |id| row(id, vec![1], 3);
+    let _waiting = [stage.submit(&spec("a")), stage.submit(&spec("b"))];
+    let mut refused = stage.submit(&spec("c"));
+    check_failed(
+        &mut refused,
+        Code::QueueFull,
+        "the queue is full: 2 requests wait",
+    );
+}
+
+#[test]
+fn a_row_without_a_prompt_or_without_room_for_a_token_is_refused() {
+    let mut stage = Stage::new(config(1, 2048));
+    let mut refused = stage.submit(&row("a", vec![], 3));
+    check_failed(
+        &mut refused,
+        Code::InvalidRequest,
+        "the prompt has no tokens",
+    );
+    let mut refused = stage.submit(&row("b", vec![1], 0));
+    check_failed(
+        &mut refused,
+        Code::InvalidRequest,
+        "max_tokens is 0, expected at least 1",
+    );
+    assert_eq!(stage.scheduler.live_rows(), 0);
+}
+
+#[test]
+fn usage_says_where_a_row_spent_its_time() {
+    let mut stage = Stage::new(config(1, 2));
+    let first = row("first", vec![1], 4);
+    let second = row("second", vec![1, 2, 3, 4, 5, 6], 3);
+    let _first = stage.submit(&first);
+    let mut client = stage.submit(&second);
+    stage.run_to_idle();
+    client.listen();
+    let (reason, usage) = client.finish().expect("it ended");
+    assert_eq!(reason, FinishReason::Length);
+    // It starts in tick 5, says token 0 in tick 7 and its last token in tick 9.
+    assert_eq!(
+        (usage.queue_ms, usage.prefill_ms, usage.decode_ms),
+        (5.0, 2.0, 2.0)
+    );
+    assert_eq!((usage.prompt_tokens, usage.generated_tokens), (6, 3));
+}
+
+#[test]
+fn the_board_shows_every_change_at_once_and_counts_every_20_ms() {
+    let mut stage = Stage::new(config(8, 2048));
+    let _client = stage.submit(&row("a", vec![1], 100));
+    assert!(stage.board.read().rows.is_empty());
+    stage.tick(1);
+    assert_eq!(stage.board.read().rows[0].generated_tokens, 1);
+    stage.tick(19);
+    assert_eq!(stage.board.read().rows[0].generated_tokens, 1);
+    stage.tick(1);
+    let shown = stage.board.read();
+    assert_eq!(shown.rows[0].generated_tokens, 21);
+    assert!(
+        (shown.rows[0].tokens_per_second_mean - 1000.0).abs() < 1e-6,
+        "{shown:?}"
+    );
+    assert_eq!(shown.progressed_at, Duration::from_millis(21));
+    drop(_client);
+    stage.tick(1);
+    assert!(stage.board.read().rows.is_empty());
+}

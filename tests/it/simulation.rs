@@ -1,0 +1,490 @@
+//! The production scheduler against a scripted model, thousands of times.
+//!
+//! A seed chooses the caps, the rows, when they arrive, when their clients leave (between two ticks,
+//! or in the middle of a call of the executor), which calls fail, and how time passes. Every row's
+//! tokens are held against what the naive model says to a row that runs alone, and the invariants
+//! below against every tick. `SLIPSTREAM_SEED=n` replays one seed.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use slipstream_engine::clock::Clock;
+use slipstream_engine::config::SchedulerConfig;
+use slipstream_engine::error::Code;
+use slipstream_engine::mlx::thread::Activity;
+use slipstream_engine::sampling::SamplingParams;
+use slipstream_engine::scheduler::{Board, EventSender, Lane, RowEvent, RowSpec, Scheduler};
+use slipstream_engine::telemetry::{RowSnapshot, Snapshot};
+
+use slipstream_tests::client::Client;
+use slipstream_tests::random::Random;
+use slipstream_tests::script::{
+    Answer, Call, Counts, Fault, Script, ScriptedExecutor, SharedJournal, answer,
+};
+
+const SEEDS: u64 = 4_000;
+/// Calls of the executor that all seeds together make at least, so that the simulation cannot
+/// shrink unnoticed.
+const CALLS_MIN: u64 = 1_000_000;
+/// Ticks after which a run counts as stuck; the longest that was seen takes a tenth of this.
+const TICKS_MAX: u64 = 20_000;
+
+#[test]
+fn every_row_gets_its_own_answer_whatever_happens_around_it() {
+    if let Some(seed) = std::env::var("SLIPSTREAM_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+    {
+        World::new(seed).run();
+        return;
+    }
+    let (next, calls) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                let seeds = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
+                for seed in seeds.take_while(|seed| *seed < SEEDS) {
+                    calls.fetch_add(run_reporting(seed), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let calls = calls.into_inner();
+    println!("{SEEDS} seeds made {calls} calls of the executor");
+    assert!(calls > CALLS_MIN, "only {calls} calls");
+}
+
+/// Runs one seed and names it if it fails.
+fn run_reporting(seed: u64) -> u64 {
+    let outcome = std::panic::catch_unwind(|| World::new(seed).run());
+    outcome.unwrap_or_else(|_| panic!("seed {seed} failed; replay it with SLIPSTREAM_SEED={seed}"))
+}
+
+/// A row to come, live or gone, and its client.
+struct Guest {
+    spec: RowSpec,
+    answer: Answer,
+    client: Client,
+    /// Until it is submitted.
+    events: Option<EventSender>,
+    arrives_tick: u64,
+    leaves: Leaves,
+}
+
+/// When a client hangs up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaves {
+    Never,
+    /// Before the tick, perhaps before the row was submitted.
+    BeforeTick(u64),
+    /// Once it heard this many tokens.
+    AfterTokens(usize),
+    /// While the executor runs its call of this number.
+    DuringCall(u64),
+}
+
+/// What a row was doing after the last tick.
+#[derive(Debug, Clone, Copy)]
+struct Pulse {
+    state: &'static str,
+    prefilled_tokens: usize,
+    /// The last tick in which that changed.
+    tick: u64,
+}
+
+struct World {
+    random: Random,
+    config: SchedulerConfig,
+    clock: Clock,
+    journal: SharedJournal,
+    scheduler: Scheduler<ScriptedExecutor>,
+    /// In the order of their arrival; a row's id is its index.
+    guests: Rc<RefCell<Vec<Guest>>>,
+    tick: u64,
+    pulses: BTreeMap<usize, Pulse>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let config = random_config(&mut random);
+        let guests = Rc::new(RefCell::new(random_guests(&mut random)));
+        let clock = Clock::manual();
+        let journal = SharedJournal::default();
+        let script = Script {
+            faults: random_faults(&mut random),
+            chunk_tokens: Some(config.prefill_chunk_tokens),
+            interrupt: Some(departures_during_calls(&guests)),
+        };
+        let executor = ScriptedExecutor::new(script, journal.clone());
+        let scheduler = Scheduler::new(config.clone(), executor, clock.clone(), Board::new());
+        let pulses = BTreeMap::new();
+        Self {
+            random,
+            config,
+            clock,
+            journal,
+            scheduler,
+            guests,
+            tick: 0,
+            pulses,
+        }
+    }
+
+    /// Runs to the end of the last row; returns how many calls that took.
+    fn run(mut self) -> u64 {
+        loop {
+            self.tick += 1;
+            assert!(self.tick < TICKS_MAX, "the run does not end");
+            let arrivals_left = self.admit_arrivals();
+            self.hang_up();
+            let activity = self.tick_once();
+            self.clock
+                .advance(Duration::from_micros(self.random.between(0, 30_000)));
+            if activity == Activity::Idle && !arrivals_left {
+                break;
+            }
+        }
+        self.check_end();
+        self.journal.open().counts.calls_total()
+    }
+
+    /// Submits the rows whose time has come; says whether others are still to come.
+    fn admit_arrivals(&mut self) -> bool {
+        let mut guests = self.guests.borrow_mut();
+        let due = |guest: &&mut Guest| guest.arrives_tick <= self.tick;
+        for guest in guests.iter_mut().take_while(due) {
+            if let Some(events) = guest.events.take() {
+                self.scheduler.submit(guest.spec.clone(), events);
+            }
+        }
+        guests.iter().any(|guest| guest.events.is_some())
+    }
+
+    /// Lets the clients go whose time has come between two ticks.
+    fn hang_up(&mut self) {
+        for guest in self.guests.borrow_mut().iter_mut() {
+            let leaves = match guest.leaves {
+                Leaves::BeforeTick(tick) => tick <= self.tick,
+                Leaves::AfterTokens(tokens) => guest.client.tokens().len() >= tokens,
+                Leaves::Never | Leaves::DuringCall(_) => false,
+            };
+            if leaves {
+                guest.client.leave();
+            }
+        }
+    }
+
+    fn tick_once(&mut self) -> Activity {
+        let before = self.journal.open().counts;
+        let gone_before = self.scheduler.snapshot().totals.finished_rows;
+        let live_before = self.scheduler.live_rows();
+        let heard_before = self.tokens_heard();
+        let departed = self.departed();
+
+        let activity = self.scheduler.tick();
+
+        for guest in self.guests.borrow_mut().iter_mut() {
+            guest.client.listen();
+        }
+        self.scheduler.check_integrity();
+        let snapshot = self.scheduler.snapshot();
+        let after = self.journal.open().counts;
+        let ended = snapshot.totals.finished_rows > gone_before;
+        let worked = after.calls_total() > before.calls_total() || ended;
+        assert!(
+            worked || live_before == 0,
+            "a tick with live rows did nothing"
+        );
+        self.check_device(before, after, &snapshot);
+        self.check_caps_and_order(&snapshot);
+        self.check_departed(&departed, &snapshot);
+        self.check_heard(&heard_before);
+        self.check_pulses(&snapshot);
+        activity
+    }
+
+    fn tokens_heard(&self) -> Vec<usize> {
+        self.guests
+            .borrow()
+            .iter()
+            .map(|guest| guest.client.tokens().len())
+            .collect()
+    }
+
+    /// Submitted rows whose client is gone already.
+    fn departed(&self) -> Vec<usize> {
+        let guests = self.guests.borrow();
+        let departed = |guest: &Guest| guest.events.is_none() && guest.client.has_left();
+        (0..guests.len())
+            .filter(|index| departed(&guests[*index]))
+            .collect()
+    }
+
+    /// One tick runs a chunk of prompt tokens at most and leaves on the device exactly the rows that
+    /// are live there.
+    fn check_device(&self, before: Counts, after: Counts, snapshot: &Snapshot) {
+        let prompt_tokens = after.prompt_tokens - before.prompt_tokens;
+        assert!(
+            prompt_tokens <= self.config.prefill_chunk_tokens as u64,
+            "{prompt_tokens}"
+        );
+        let on_device = snapshot
+            .rows
+            .iter()
+            .filter(|row| row.state != "waiting")
+            .count();
+        assert_eq!(after.device_rows, on_device);
+    }
+
+    fn check_caps_and_order(&self, snapshot: &Snapshot) {
+        let count = |state: &str| {
+            snapshot
+                .rows
+                .iter()
+                .filter(|row| row.state == state)
+                .count()
+        };
+        let (prefilling, decoding) = (count("prefilling"), count("decoding"));
+        assert!(prefilling <= self.config.prefill_rows_max);
+        assert!(prefilling + decoding <= self.config.batch_rows_max);
+        let started = |row: &&RowSnapshot| row.state != "waiting";
+        let serial = snapshot
+            .rows
+            .iter()
+            .filter(started)
+            .any(|row| row.lane == "serial");
+        assert!(
+            !serial || prefilling + decoding == 1,
+            "a serial row has company"
+        );
+        let waiting = snapshot.rows.iter().skip_while(started);
+        assert!(
+            waiting.clone().all(|row| !started(&row)),
+            "a row was overtaken"
+        );
+        assert_eq!(waiting.count(), count("waiting"));
+        for row in &snapshot.rows {
+            assert_eq!(
+                row.waiting_reason.is_some(),
+                row.state == "waiting",
+                "{row:?}"
+            );
+        }
+        let bytes: u64 = snapshot.rows.iter().map(|row| row.kv_bytes).sum();
+        assert!(bytes <= snapshot.batch.kv_bytes && (bytes > 0 || snapshot.batch.kv_bytes == 0));
+        assert_eq!(snapshot.batch.active_rows, decoding);
+        assert_eq!(snapshot.batch.pending_rows, count("waiting") + prefilling);
+    }
+
+    /// A client who had left before the tick has no row after it.
+    fn check_departed(&self, departed: &[usize], snapshot: &Snapshot) {
+        let mut live = snapshot.rows.iter().map(|row| index(&row.id));
+        assert!(
+            !live.any(|row| departed.contains(&row)),
+            "{departed:?} were not evicted"
+        );
+    }
+
+    /// What was heard is the start of the right answer; a row that decoded before the tick heard one
+    /// more token in it or ended.
+    fn check_heard(&self, heard_before: &[usize]) {
+        for (index, guest) in self.guests.borrow().iter().enumerate() {
+            let tokens = guest.client.tokens();
+            assert!(
+                guest.answer.tokens.starts_with(&tokens),
+                "row {index} heard {tokens:?}"
+            );
+            let decoded = self
+                .pulses
+                .get(&index)
+                .is_some_and(|pulse| pulse.state == "decoding");
+            if decoded && !guest.client.has_left() && guest.client.end().is_none() {
+                assert_eq!(
+                    tokens.len(),
+                    heard_before[index] + 1,
+                    "row {index} lost its turn"
+                );
+            }
+        }
+    }
+
+    /// No prefilling row stands still for longer than a round of turns.
+    fn check_pulses(&mut self, snapshot: &Snapshot) {
+        let mut pulses = BTreeMap::new();
+        for row in &snapshot.rows {
+            let index = index(&row.id);
+            let state = row.state;
+            let old = self
+                .pulses
+                .get(&index)
+                .filter(|old| (old.state, old.prefilled_tokens) == (state, row.prefilled_tokens));
+            let tick = old.map_or(self.tick, |old| old.tick);
+            let pulse = Pulse {
+                state,
+                prefilled_tokens: row.prefilled_tokens,
+                tick,
+            };
+            let still = self.tick - pulse.tick;
+            let turns = self.config.prefill_rows_max as u64 + 1;
+            assert!(
+                state != "prefilling" || still <= turns,
+                "row {index} starves"
+            );
+            pulses.insert(index, pulse);
+        }
+        self.pulses = pulses;
+    }
+
+    /// Every row ended once, the way it should.
+    fn check_end(&self) {
+        let snapshot = self.scheduler.snapshot();
+        let journal = self.journal.open();
+        let guests = self.guests.borrow();
+        assert!(snapshot.rows.is_empty());
+        assert_eq!(snapshot.batch.submitted_rows, guests.len() as u64);
+        assert_eq!(snapshot.totals.finished_rows, guests.len() as u64);
+        assert_eq!(snapshot.batch.kv_bytes, 0);
+        let opened: Vec<usize> = journal.opened.iter().map(|id| index(id)).collect();
+        assert!(
+            opened.is_sorted_by(|left, right| left < right),
+            "started as {opened:?}"
+        );
+        let mut failed_rows = 0;
+        for (index, guest) in guests.iter().enumerate() {
+            if guest.client.has_left() {
+                continue;
+            }
+            match guest.client.end() {
+                Some(RowEvent::Finished { reason, usage }) => {
+                    assert_eq!(*reason, guest.answer.reason, "row {index}");
+                    assert_eq!(guest.client.tokens(), guest.answer.tokens, "row {index}");
+                    assert_eq!(usage.generated_tokens, guest.answer.generated_tokens);
+                    assert_eq!(usage.prompt_tokens, guest.spec.prompt.len());
+                    assert!(!journal.hit.contains(&guest.spec.id), "row {index} was hit");
+                }
+                Some(RowEvent::Failed(error)) => {
+                    failed_rows += 1;
+                    let opened = journal.opened.contains(&guest.spec.id);
+                    let full = error.code() == Code::QueueFull && !opened;
+                    assert!(
+                        full || journal.hit.contains(&guest.spec.id),
+                        "row {index}: {error}"
+                    );
+                }
+                other => panic!("row {index} ended with {other:?}"),
+            }
+        }
+        assert!(snapshot.totals.failed_rows >= failed_rows);
+    }
+}
+
+fn index(id: &str) -> usize {
+    id.parse().expect("a row's id is its index")
+}
+
+fn random_config(random: &mut Random) -> SchedulerConfig {
+    SchedulerConfig {
+        batch_rows_max: *random.pick(&[1, 2, 3, 4, 8]),
+        prefill_rows_max: *random.pick(&[1, 1, 2, 3]),
+        prefill_chunk_tokens: *random.pick(&[1, 2, 3, 5, 8, 16, 64]),
+        waiting_rows_max: *random.pick(&[3, 16, 64, 64]),
+    }
+}
+
+fn random_guests(random: &mut Random) -> Vec<Guest> {
+    let rows = random.size(1, 24);
+    let serial_once_in = *random.pick(&[2, 5, 1000]);
+    let leaves_once_in = *random.pick(&[2, 4, 1000]);
+    let arrivals_spread = *random.pick(&[0, 10, 100]);
+    let mut arrives_tick = 1;
+    let mut guests = Vec::new();
+    for index in 0..rows {
+        arrives_tick += random.between(0, arrivals_spread) / rows as u64;
+        let spec = random_spec(random, index, serial_once_in);
+        let leaves = match random.once_in(leaves_once_in) {
+            true => random_departure(random, arrives_tick),
+            false => Leaves::Never,
+        };
+        let (client, events) = Client::new(spec.max_tokens);
+        let (answer, events) = (answer(&spec), Some(events));
+        guests.push(Guest {
+            spec,
+            answer,
+            client,
+            events,
+            arrives_tick,
+            leaves,
+        });
+    }
+    guests
+}
+
+fn random_spec(random: &mut Random, index: usize, serial_once_in: u64) -> RowSpec {
+    let prompt_tokens = match random.between(0, 9) {
+        0 => 1,
+        1 => 2,
+        2..=7 => random.size(1, 24),
+        _ => random.size(1, 200),
+    };
+    let max_tokens = match random.between(0, 9) {
+        0 => 1,
+        1 => 2,
+        2..=8 => random.size(1, 40),
+        _ => random.size(1, 160),
+    };
+    let stop_tokens: &[u32] = random.pick::<&[u32]>(&[&[], &[7], &[3, 9, 11, 40]]);
+    RowSpec {
+        id: index.to_string(),
+        lane: if random.once_in(serial_once_in) {
+            Lane::Serial
+        } else {
+            Lane::Continuous
+        },
+        // Two words only, so that rows often share a beginning.
+        prompt: (0..prompt_tokens)
+            .map(|_| random.between(0, 1) as u32)
+            .collect(),
+        max_tokens,
+        stop_tokens: stop_tokens.into(),
+        sampling: SamplingParams {
+            seed: random.once_in(2).then(|| random.between(0, 3)),
+            ..SamplingParams::default()
+        },
+    }
+}
+
+fn random_departure(random: &mut Random, arrives_tick: u64) -> Leaves {
+    match random.between(0, 3) {
+        0 => Leaves::BeforeTick(random.between(arrives_tick.saturating_sub(2), arrives_tick + 4)),
+        1 => Leaves::BeforeTick(random.between(1, arrives_tick + 100)),
+        2 => Leaves::AfterTokens(random.size(1, 12)),
+        _ => Leaves::DuringCall(random.between(1, 300)),
+    }
+}
+
+fn random_faults(random: &mut Random) -> Vec<(Call, u64, Fault)> {
+    let faults = random.between(0, 6).saturating_sub(3);
+    let fault = |_| {
+        (
+            *random.pick(&Call::ALL),
+            random.between(1, 25),
+            Fault::Error,
+        )
+    };
+    (0..faults).map(fault).collect()
+}
+
+fn departures_during_calls(guests: &Rc<RefCell<Vec<Guest>>>) -> Box<dyn FnMut(u64)> {
+    let guests = Rc::clone(guests);
+    Box::new(move |call| {
+        for guest in guests.borrow_mut().iter_mut() {
+            if guest.leaves == Leaves::DuringCall(call) {
+                guest.client.leave();
+            }
+        }
+    })
+}

@@ -1,0 +1,82 @@
+//! A client in memory: it remembers all that it heard, and may leave.
+
+use slipstream_engine::scheduler::{
+    EventReceiver, EventSender, FinishReason, RowEvent, RowUsage, event_channel,
+};
+
+/// The receiving end of one row's events. An event after the end is a panic.
+#[derive(Debug)]
+pub struct Client {
+    receiver: Option<EventReceiver>,
+    tokens: Vec<u32>,
+    end: Option<RowEvent>,
+}
+
+impl Client {
+    /// A client for a row of at most `max_tokens`, and the sender to submit that row with.
+    pub fn new(max_tokens: usize) -> (Self, EventSender) {
+        let (events, receiver) = event_channel(max_tokens);
+        (
+            Self {
+                receiver: Some(receiver),
+                tokens: Vec::new(),
+                end: None,
+            },
+            events,
+        )
+    }
+
+    /// Takes in what has arrived.
+    pub fn listen(&mut self) {
+        while let Some(Ok(event)) = self.receiver.as_mut().map(EventReceiver::try_recv) {
+            self.hear(event);
+        }
+    }
+
+    /// Takes in everything until the row's channel closes.
+    pub fn listen_to_the_end(&mut self) {
+        while let Some(event) = self
+            .receiver
+            .as_mut()
+            .and_then(EventReceiver::blocking_recv)
+        {
+            self.hear(event);
+        }
+    }
+
+    /// Hangs up.
+    pub fn leave(&mut self) {
+        self.receiver = None;
+    }
+
+    /// Whether it hung up.
+    pub fn has_left(&self) -> bool {
+        self.receiver.is_none()
+    }
+
+    /// The tokens heard so far.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The end, if it was heard.
+    pub fn end(&self) -> Option<&RowEvent> {
+        self.end.as_ref()
+    }
+
+    /// The reason and the usage of an end without an error, if that was heard.
+    pub fn finish(&self) -> Option<(FinishReason, RowUsage)> {
+        match self.end {
+            Some(RowEvent::Finished { reason, usage }) => Some((reason, usage)),
+            _ => None,
+        }
+    }
+
+    fn hear(&mut self, event: RowEvent) {
+        assert!(self.end.is_none(), "{event:?} after {:?}", self.end);
+        match event {
+            RowEvent::Token(token) => self.tokens.push(token),
+            end @ (RowEvent::Finished { .. } | RowEvent::Failed(_)) => self.end = Some(end),
+        }
+    }
+}

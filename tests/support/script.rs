@@ -1,0 +1,460 @@
+//! A model without arrays: the next token is a hash of everything that was fed to the row before.
+//!
+//! So a token fed twice, left out, or fed to another row changes the rest of the answer. The
+//! [`ScriptedExecutor`] keeps a row's hash where the MLX executor keeps its caches, reads its steps one
+//! step late as that one does, and panics when the scheduler breaks the contract of
+//! [`Executor`]. It fails where its script says so, and keeps a [`Journal`] of what it did.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use slipstream_engine::error::{Code, Error, Result};
+use slipstream_engine::sampling::SamplingParams;
+use slipstream_engine::scheduler::{Executor, FinishReason, Lane, RowSpec, Sampled};
+use slipstream_engine::telemetry::MemorySnapshot;
+
+use crate::random::mix;
+
+/// Tokens that the model can say.
+pub const VOCABULARY: u64 = 61;
+/// KV bytes of one token.
+pub const TOKEN_KV_BYTES: u64 = 16;
+
+/// A row that greets with `prompt` and may say `max_tokens`; it has no stop token.
+pub fn row(id: impl Into<String>, prompt: Vec<u32>, max_tokens: usize) -> RowSpec {
+    RowSpec {
+        id: id.into(),
+        lane: Lane::Continuous,
+        prompt,
+        max_tokens,
+        stop_tokens: Arc::new([]),
+        sampling: SamplingParams::default(),
+    }
+}
+
+/// What the model says to a row that runs alone, start to end: the answer to hold every run to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// What the client hears.
+    pub tokens: Vec<u32>,
+    /// Why it ends.
+    pub reason: FinishReason,
+    /// Tokens sampled, a stop token included.
+    pub generated_tokens: usize,
+}
+
+/// Runs `spec` in the most naive way.
+pub fn answer(spec: &RowSpec) -> Answer {
+    let mut memory = spec.prompt.iter().fold(Memory::new(spec), Memory::fed);
+    let mut tokens = Vec::new();
+    loop {
+        let token = memory.next_token();
+        let generated_tokens = tokens.len() + 1;
+        if spec.stop_tokens.contains(&token) {
+            return Answer {
+                tokens,
+                reason: FinishReason::Stop,
+                generated_tokens,
+            };
+        }
+        tokens.push(token);
+        if generated_tokens == spec.max_tokens {
+            return Answer {
+                tokens,
+                reason: FinishReason::Length,
+                generated_tokens,
+            };
+        }
+        memory = memory.fed(&token);
+    }
+}
+
+/// A call of the executor that may fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    Open,
+    Prefill,
+    FirstToken,
+    Join,
+    Step,
+    Flush,
+    Filter,
+}
+
+impl Call {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Open,
+        Self::Prefill,
+        Self::FirstToken,
+        Self::Join,
+        Self::Step,
+        Self::Flush,
+        Self::Filter,
+    ];
+}
+
+/// How a call fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It returns an error.
+    Error,
+    /// It panics.
+    Panic,
+}
+
+/// What goes wrong, and when.
+#[derive(Default)]
+pub struct Script {
+    /// The call, which one of its kind (the first is 1), and how it fails.
+    pub faults: Vec<(Call, u64, Fault)>,
+    /// The chunk size whose slicing every prompt must show, if it matters.
+    pub chunk_tokens: Option<usize>,
+    /// Told the number of each call, of whatever kind, before that runs.
+    pub interrupt: Option<Box<dyn FnMut(u64)>>,
+}
+
+impl fmt::Debug for Script {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Script")
+            .field("faults", &self.faults)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the executor did.
+#[derive(Debug, Default)]
+pub struct Journal {
+    /// How often, and how much.
+    pub counts: Counts,
+    /// Ids of the rows opened, in that order.
+    pub opened: Vec<String>,
+    /// Ids of the rows that a fault hit.
+    pub hit: BTreeSet<String>,
+    /// Rows in each step dispatched, in that order.
+    pub step_rows: Vec<usize>,
+}
+
+/// The figures of a [`Journal`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counts {
+    /// Calls so far, by kind.
+    pub calls: [u64; Call::ALL.len()],
+    /// Prompt tokens run.
+    pub prompt_tokens: u64,
+    /// Rows that hold memory on the device now.
+    pub device_rows: usize,
+}
+
+impl Counts {
+    /// Calls of one kind.
+    pub fn calls_of(&self, call: Call) -> u64 {
+        self.calls[call as usize]
+    }
+
+    /// Calls of all kinds.
+    pub fn calls_total(&self) -> u64 {
+        self.calls.iter().sum()
+    }
+}
+
+/// A journal that its readers and the executor share.
+#[derive(Debug, Clone, Default)]
+pub struct SharedJournal(Arc<Mutex<Journal>>);
+
+impl SharedJournal {
+    /// The journal, for as long as the guard lives.
+    pub fn open(&self) -> MutexGuard<'_, Journal> {
+        // A scripted panic may poison it; the counts are still good.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// See the module's words.
+#[derive(Debug, Default)]
+pub struct ScriptedExecutor {
+    script: Script,
+    journal: SharedJournal,
+    batch: Vec<BatchRow>,
+    in_flight: bool,
+    /// A batch call failed, so only a reset may follow.
+    broken: bool,
+}
+
+/// The device side of a row that has not joined.
+#[derive(Debug)]
+pub struct Solo {
+    spec: RowSpec,
+    memory: Memory,
+    first: Option<u32>,
+    lease: Lease,
+}
+
+#[derive(Debug)]
+struct BatchRow {
+    spec: RowSpec,
+    memory: Memory,
+    /// Sampled and not yet fed.
+    next: u32,
+    sampled_tokens: usize,
+    _lease: Lease,
+}
+
+impl ScriptedExecutor {
+    /// An executor that follows `script` and writes to `journal`.
+    pub fn new(script: Script, journal: SharedJournal) -> Self {
+        Self {
+            script,
+            journal,
+            ..Self::default()
+        }
+    }
+
+    /// Counts a call that concerns the rows `ids` and fails it if the script says so.
+    fn call<'a>(&mut self, call: Call, ids: impl Iterator<Item = &'a String>) -> Result<()> {
+        let (total, nth) = {
+            let counts = &mut self.journal.open().counts;
+            counts.calls[call as usize] += 1;
+            (counts.calls_total(), counts.calls_of(call))
+        };
+        if let Some(interrupt) = &mut self.script.interrupt {
+            interrupt(total);
+        }
+        let fault = self
+            .script
+            .faults
+            .iter()
+            .find(|fault| (fault.0, fault.1) == (call, nth));
+        let Some((_, _, fault)) = fault else {
+            return Ok(());
+        };
+        self.journal.open().hit.extend(ids.cloned());
+        match fault {
+            Fault::Error => Err(Error::new(
+                Code::Internal,
+                format!("scripted {call:?} {nth}"),
+            )),
+            Fault::Panic => panic!("scripted {call:?} {nth}"),
+        }
+    }
+
+    /// As [`ScriptedExecutor::call`], for calls whose failure leaves the batch in pieces.
+    fn batch_call(&mut self, call: Call, ids: Vec<String>) -> Result<()> {
+        assert!(
+            !self.broken,
+            "{call:?} on a batch that failed and was not reset"
+        );
+        self.call(call, ids.iter())
+            .inspect_err(|_| self.broken = true)
+    }
+
+    fn ids(&self) -> Vec<String> {
+        self.batch.iter().map(|row| row.spec.id.clone()).collect()
+    }
+
+    fn read(&self) -> Vec<Sampled> {
+        match self.in_flight {
+            true => self
+                .batch
+                .iter()
+                .map(|row| Sampled { token: row.next })
+                .collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// The width of the batch in tokens: that of its longest row.
+    fn width_tokens(&self) -> u64 {
+        self.batch
+            .iter()
+            .map(|row| row.memory.fed_tokens as u64)
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+impl Executor for ScriptedExecutor {
+    type Solo = Solo;
+
+    fn open(&mut self, spec: &RowSpec) -> Result<Solo> {
+        self.journal.open().opened.push(spec.id.clone());
+        self.call(Call::Open, std::iter::once(&spec.id))?;
+        let memory = Memory::new(spec);
+        Ok(Solo {
+            spec: spec.clone(),
+            memory,
+            first: None,
+            lease: Lease::new(&self.journal),
+        })
+    }
+
+    fn prefill(&mut self, solo: &mut Solo, tokens: &[u32]) -> Result<()> {
+        let rest = &solo.spec.prompt[solo.memory.fed_tokens..];
+        let drain = &rest[..rest.len() - 1];
+        assert!(
+            !tokens.is_empty() && drain.starts_with(tokens),
+            "a wrong slice of the prompt"
+        );
+        if let Some(chunk_tokens) = self.script.chunk_tokens {
+            assert_eq!(
+                tokens.len(),
+                drain.len().min(chunk_tokens),
+                "a prompt cut elsewhere"
+            );
+        }
+        self.call(Call::Prefill, std::iter::once(&solo.spec.id))?;
+        solo.memory = tokens.iter().fold(solo.memory, Memory::fed);
+        self.journal.open().counts.prompt_tokens += tokens.len() as u64;
+        Ok(())
+    }
+
+    fn first_token(&mut self, solo: &mut Solo, last_prompt_token: u32) -> Result<Sampled> {
+        let rest = &solo.spec.prompt[solo.memory.fed_tokens..];
+        assert_eq!(rest, [last_prompt_token], "not the last prompt token");
+        self.call(Call::FirstToken, std::iter::once(&solo.spec.id))?;
+        solo.memory = solo.memory.fed(&last_prompt_token);
+        self.journal.open().counts.prompt_tokens += 1;
+        let token = solo.memory.next_token();
+        solo.first = Some(token);
+        Ok(Sampled { token })
+    }
+
+    fn join(&mut self, solo: Solo) -> Result<()> {
+        assert!(!self.in_flight, "a row joins while a step is in flight");
+        let mut ids = self.ids();
+        ids.push(solo.spec.id.clone());
+        self.batch_call(Call::Join, ids)?;
+        let next = solo.first.expect("a row joins after its token 0");
+        let Solo {
+            spec,
+            memory,
+            lease,
+            ..
+        } = solo;
+        self.batch.push(BatchRow {
+            spec,
+            memory,
+            next,
+            sampled_tokens: 1,
+            _lease: lease,
+        });
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<Vec<Sampled>> {
+        assert!(!self.batch.is_empty(), "a step without rows");
+        let wanted = self
+            .batch
+            .iter()
+            .any(|row| row.sampled_tokens < row.spec.max_tokens);
+        assert!(wanted, "a step for rows that all have their last token");
+        self.batch_call(Call::Step, self.ids())?;
+        let sampled = self.read();
+        for row in &mut self.batch {
+            row.memory = row.memory.fed(&row.next);
+            row.next = row.memory.next_token();
+            row.sampled_tokens += 1;
+        }
+        self.in_flight = true;
+        self.journal.open().step_rows.push(self.batch.len());
+        Ok(sampled)
+    }
+
+    fn flush(&mut self) -> Result<Vec<Sampled>> {
+        self.batch_call(Call::Flush, self.ids())?;
+        let sampled = self.read();
+        self.in_flight = false;
+        Ok(sampled)
+    }
+
+    fn filter(&mut self, keep: &[usize]) -> Result<()> {
+        assert!(
+            keep.is_sorted_by(|left, right| left < right),
+            "not ascending: {keep:?}"
+        );
+        assert!(
+            keep.iter().all(|index| *index < self.batch.len()),
+            "out of range: {keep:?}"
+        );
+        assert!(keep.len() < self.batch.len(), "a filter that drops nothing");
+        let kept = keep
+            .iter()
+            .map(|index| self.batch[*index].spec.id.clone())
+            .collect();
+        self.batch_call(Call::Filter, kept)?;
+        let mut index = 0..;
+        self.batch
+            .retain(|_| index.next().is_some_and(|index| keep.contains(&index)));
+        self.in_flight &= !self.batch.is_empty();
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        self.batch.clear();
+        self.in_flight = false;
+        self.broken = false;
+    }
+
+    fn solo_kv_bytes(&self, solo: &Solo) -> u64 {
+        solo.memory.fed_tokens as u64 * TOKEN_KV_BYTES
+    }
+
+    fn batch_kv_bytes(&self) -> u64 {
+        self.batch.len() as u64 * self.width_tokens() * TOKEN_KV_BYTES
+    }
+
+    fn memory(&self) -> MemorySnapshot {
+        MemorySnapshot {
+            active_bytes: self.batch_kv_bytes(),
+            ..MemorySnapshot::default()
+        }
+    }
+}
+
+/// What a row remembers of the tokens fed to it, in place of its KV caches.
+#[derive(Debug, Clone, Copy)]
+struct Memory {
+    hash: u64,
+    fed_tokens: usize,
+}
+
+impl Memory {
+    /// Nothing was fed; the row's seed is part of what it will say.
+    fn new(spec: &RowSpec) -> Self {
+        Self {
+            hash: spec.sampling.seed.unwrap_or(0),
+            fed_tokens: 0,
+        }
+    }
+
+    fn fed(self, token: &u32) -> Self {
+        let hash = mix(self.hash ^ (u64::from(*token) + 1).wrapping_mul(0x2545_f491_4f6c_dd1d));
+        Self {
+            hash,
+            fed_tokens: self.fed_tokens + 1,
+        }
+    }
+
+    fn next_token(self) -> u32 {
+        (mix(self.hash) % VOCABULARY) as u32
+    }
+}
+
+/// Counts a row as present on the device for as long as it lives.
+#[derive(Debug)]
+struct Lease(SharedJournal);
+
+impl Lease {
+    fn new(journal: &SharedJournal) -> Self {
+        journal.open().counts.device_rows += 1;
+        Self(journal.clone())
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.0.open().counts.device_rows -= 1;
+    }
+}

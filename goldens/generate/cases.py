@@ -1,0 +1,100 @@
+"""The scenarios: which rows exist, what they ask for and when they arrive.
+
+A row starts at once, or is submitted when an earlier row has emitted a number of tokens.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import List, Optional
+
+import numpy as np
+
+
+@dataclass
+class Start:
+    after_row: int
+    after_tokens: int
+
+
+@dataclass
+class Row:
+    prompt: List[int]
+    max_tokens: int
+    start: Optional[Start] = None
+    # The row ends when it emits the token that its serial run has at this index.
+    stop_at: Optional[int] = None
+    stop_tokens: List[int] = field(default_factory=list)
+
+
+@dataclass
+class Case:
+    name: str
+    rows: List[Row]
+    # "serial" is mlx-lm's generate_step on the row alone; "continuous" is its BatchGenerator.
+    lane: str = "continuous"
+    prefill_chunk_tokens: int = 2048
+
+
+def prompt(name, length):
+    """Random byte tokens, the same for the same name on every machine."""
+    seed = int.from_bytes(hashlib.sha256(f"prompt:{name}".encode()).digest()[:8], "little")
+    return np.random.Generator(np.random.PCG64(seed)).integers(0, 256, length).tolist()
+
+
+def serial(name, length, max_tokens, **kwargs):
+    return Case(name, [Row(prompt(name, length), max_tokens)], lane="serial", **kwargs)
+
+
+def static(name, lengths, max_tokens):
+    return Case(name, [Row(prompt(f"{name}.{n}", n), max_tokens) for n in lengths])
+
+
+def join(name, after_tokens, lengths=(5, 13), max_tokens=(20, 12)):
+    first = Row(prompt(f"{name}.first", lengths[0]), max_tokens[0])
+    second = Row(prompt(f"{name}.second", lengths[1]), max_tokens[1], Start(0, after_tokens))
+    return Case(name, [first, second])
+
+
+def full():
+    """Every behaviour, for the first checkpoint in its own dtype."""
+    leave = [(5, 6), (13, 18), (9, 11)]
+    return [
+        serial("serial_5", 5, 24),
+        serial("serial_13", 13, 24),
+        serial("serial_1", 1, 16),
+        serial("serial_270", 270, 12),
+        serial("serial_150_chunk_64", 150, 8, prefill_chunk_tokens=64),
+        static("static_2", (5, 13), 16),
+        static("static_4", (5, 13, 1, 29), 16),
+        join("join_after_1", 1),
+        join("join_after_3", 3),
+        join("join_after_9", 9),
+        join("join_shorter", 4, lengths=(29, 3), max_tokens=(14, 10)),
+        Case("leave", [Row(prompt(f"leave.{n}", n), tokens) for n, tokens in leave]),
+        Case("leave_stop", [
+            Row(prompt("leave_stop.0", 21), 16, stop_at=5),
+            Row(prompt("leave_stop.1", 7), 12),
+        ]),
+        Case("join_after_leave", [
+            Row(prompt("join_after_leave.0", 29), 5),
+            Row(prompt("join_after_leave.1", 5), 20),
+            Row(prompt("join_after_leave.2", 9), 8, Start(0, 5)),
+        ]),
+        Case("granule", [
+            Row(prompt("granule.0", 250), 16),
+            Row(prompt("granule.1", 270), 8, Start(0, 3)),
+        ]),
+        Case("chunked", [
+            Row(prompt("chunked.0", 5), 16),
+            Row(prompt("chunked.1", 150), 8, Start(0, 2)),
+        ], prefill_chunk_tokens=64),
+    ]
+
+
+def few():
+    """For the other checkpoints: their layers differ, the scheduling does not."""
+    return [serial("serial_13", 13, 16), join("join_after_3", 3, max_tokens=(12, 8))]
+
+
+def other_dtypes():
+    return [serial("serial_13", 13, 16), static("static_4", (5, 13, 1, 29), 12)]

@@ -1,0 +1,186 @@
+"""Tiny random-weight checkpoints in the layout that mlx-lm loads.
+
+Weights are drawn from PCG64 seeded by the parameter's name, so every machine makes the same ones.
+Their scales are chosen so that greedy output wanders: a random model with a loud embedding echoes
+its input, and one with quiet layers falls into a loop.
+"""
+
+import copy
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.utils import _get_classes
+
+VOCAB = 288
+SPECIAL_TOKENS = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
+ADDED_TOKENS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
+MERGES = [
+    ("t", "h"), ("th", "e"), ("Ġ", "the"), ("i", "n"), ("in", "g"), ("a", "n"), ("an", "d"),
+    ("Ġ", "and"), ("e", "r"), ("o", "n"), ("r", "e"), ("o", "u"), ("Ġ", "a"), ("Ġ", "s"),
+    ("Ġ", "w"), ("s", "t"), ("e", "n"), ("o", "r"), ("Ġ", "o"), ("Ġo", "f"), ("a", "t"),
+    ("Ġ", "t"), ("Ġt", "o"), ("l", "l"),
+]
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+LLAMA = dict(
+    architectures=["LlamaForCausalLM"],
+    model_type="llama",
+    vocab_size=VOCAB,
+    hidden_size=64,
+    intermediate_size=128,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    rms_norm_eps=1e-5,
+    rope_theta=10000.0,
+    max_position_embeddings=4096,
+    tie_word_embeddings=False,
+    torch_dtype="bfloat16",
+    bos_token_id=256,
+    eos_token_id=[257, 259],
+)
+
+CONFIGS = {
+    "llama-tiny": LLAMA,
+    "llama-tiny-rope": dict(
+        LLAMA,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_key_value_heads=1,
+        rope_theta=500000.0,
+        rope_scaling=dict(
+            rope_type="llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=64,
+        ),
+        tie_word_embeddings=True,
+        attention_bias=True,
+        mlp_bias=True,
+    ),
+    "llama-tiny-4bit": dict(LLAMA, num_hidden_layers=2),
+}
+
+# The default of the quantized checkpoint, and the modules that differ from it.
+QUANTIZATION = dict(group_size=64, bits=4, mode="affine")
+QUANTIZATION_OF = {
+    "model.layers.0.mlp.down_proj": dict(group_size=32, bits=4, mode="affine"),
+    "lm_head": dict(group_size=32, bits=8, mode="affine"),
+}
+
+
+def build(config):
+    """An mlx-lm model of `config` with its weights in bf16."""
+    model_class, arguments = _get_classes(config)
+    model = model_class(arguments.from_dict(copy.deepcopy(config)))
+    tied = config["tie_word_embeddings"]
+    weights = [
+        (name, mx.array(draw(name, parameter.shape, tied)).astype(mx.bfloat16))
+        for name, parameter in tree_flatten(model.parameters())
+    ]
+    model.update(tree_unflatten(weights))
+    model.eval()
+    mx.eval(model.parameters())
+    return model
+
+
+def draw(name, shape, tied):
+    seed = int.from_bytes(hashlib.sha256(f"slipstream:{name}".encode()).digest()[:8], "little")
+    normal = np.random.Generator(np.random.PCG64(seed)).standard_normal(shape).astype(np.float32)
+    if name.endswith("norm.weight"):
+        return 1.0 + 0.3 * normal
+    if name.endswith(".bias"):
+        return 0.1 * normal
+    if "embed_tokens" in name:
+        return (0.2 if tied else 0.6) * normal
+    return normal * np.float32(1.7 / np.sqrt(shape[-1]))
+
+
+def quantize(model, config):
+    """Quantizes the modules in place; the embedding stays dense. Returns config.json's entry."""
+
+    def how(path, module):
+        if not hasattr(module, "to_quantized") or "embed_tokens" in path:
+            return False
+        return QUANTIZATION_OF.get(path, True)
+
+    nn.quantize(model, **QUANTIZATION, class_predicate=how)
+    mx.eval(model.parameters())
+    quantization = dict(QUANTIZATION, **QUANTIZATION_OF)
+    return dict(config, quantization=quantization, quantization_config=quantization)
+
+
+def write(directory: Path, model, config):
+    """Writes the checkpoint: config, weights and tokenizer."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(directory / "config.json", config)
+    weights = dict(tree_flatten(model.parameters()))
+    mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
+    write_json(directory / "tokenizer.json", tokenizer())
+    write_json(
+        directory / "tokenizer_config.json",
+        dict(
+            tokenizer_class="PreTrainedTokenizerFast",
+            bos_token="<s>",
+            eos_token="<|im_end|>",
+            clean_up_tokenization_spaces=False,
+            chat_template=CHAT_TEMPLATE,
+        ),
+    )
+
+
+def write_json(path: Path, value):
+    """Indented JSON, with lists of numbers on one line."""
+    text = json.dumps(value, ensure_ascii=False, indent=1)
+    text = re.sub(r"\[[\s\d.,e-]+\]", lambda match: "".join(match[0].split()), text)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def tokenizer():
+    """tokenizer.json: byte-level BPE, ids 0..255 the bytes in the order of their characters."""
+    names = sorted(byte_characters()) + SPECIAL_TOKENS + ADDED_TOKENS
+    vocab = {name: number for number, name in enumerate(names)}
+    for left, right in MERGES:
+        vocab[left + right] = len(vocab)
+    assert len(vocab) == VOCAB, len(vocab)
+    byte_level = dict(type="ByteLevel", add_prefix_space=False, trim_offsets=True, use_regex=True)
+    return dict(
+        version="1.0",
+        truncation=None,
+        padding=None,
+        added_tokens=[
+            dict(
+                id=vocab[name], content=name, single_word=False, lstrip=False, rstrip=False,
+                normalized=False, special=name in SPECIAL_TOKENS,
+            )
+            for name in SPECIAL_TOKENS + ADDED_TOKENS
+        ],
+        normalizer=None,
+        pre_tokenizer=byte_level,
+        post_processor=None,
+        decoder=byte_level,
+        model=dict(
+            type="BPE", dropout=None, unk_token=None, continuing_subword_prefix=None,
+            end_of_word_suffix=None, fuse_unk=False, byte_fallback=False, ignore_merges=False,
+            vocab=vocab, merges=[list(pair) for pair in MERGES],
+        ),
+    )
+
+
+def byte_characters():
+    """The characters that spell the 256 bytes in GPT-2's vocabulary."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    return [chr(code) for code in printable] + [chr(0x100 + n) for n in range(256 - len(printable))]

@@ -1,0 +1,113 @@
+"""What mlx-lm makes of a case: the tokens and the raw logits of each."""
+
+import mlx.core as mx
+from mlx_lm.generate import BatchGenerator, GenerationBatch, generate_step
+
+
+class Run:
+    """One row's outcome. `logits[k]` is what token k was taken from, before the log-sum-exp."""
+
+    def __init__(self):
+        self.tokens = []
+        self.logits = []
+        self.finish = None
+
+    def settle(self):
+        """Drops the forward that was in flight when the row ended, and checks the pairing."""
+        self.logits = mx.stack(self.logits[: len(self.tokens)])
+        normalized = self.logits - mx.logsumexp(self.logits, axis=-1, keepdims=True)
+        taken = mx.argmax(normalized, axis=-1).tolist()
+        assert taken == self.tokens, (taken, self.tokens)
+        return self
+
+
+def serial(model, row, prefill_chunk_tokens):
+    run = Run()
+
+    def keep(_, logits):
+        run.logits.append(logits[0])
+        return logits
+
+    steps = generate_step(
+        mx.array(row.prompt),
+        model,
+        max_tokens=row.max_tokens,
+        logits_processors=[keep],
+        prefill_step_size=prefill_chunk_tokens,
+    )
+    run.finish = "length"
+    for token, _ in steps:
+        run.tokens.append(token)
+        if token in row.stop_tokens:
+            run.finish = "stop"
+            break
+    return run.settle()
+
+
+class RecordedModel:
+    """Passes calls on and keeps the last logits."""
+
+    def __init__(self, model):
+        self.model = model
+        self.logits = None
+
+    def __call__(self, *args, **kwargs):
+        self.logits = self.model(*args, **kwargs)
+        return self.logits
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+
+class RecordedSteps:
+    """While active, every decode step files its logits under the row they belong to."""
+
+    def __init__(self, model, runs):
+        self.model, self.runs = model, runs
+
+    def __enter__(self):
+        self.step = GenerationBatch._step
+
+        def step(batch):
+            result = self.step(batch)
+            # A row leaves only after the step, so the order of uids is that of the logits.
+            for position, uid in enumerate(batch.uids):
+                self.runs.setdefault(uid, Run()).logits.append(self.model.logits[position, -1])
+            return result
+
+        GenerationBatch._step = step
+
+    def __exit__(self, *_):
+        GenerationBatch._step = self.step
+
+
+def continuous(model, case):
+    """Runs the rows of `case` in one BatchGenerator; prompts are prefilled one at a time."""
+    recorded, runs, uids = RecordedModel(model), {}, {}
+    generator = BatchGenerator(
+        recorded, prefill_batch_size=1, prefill_step_size=case.prefill_chunk_tokens
+    )
+    with RecordedSteps(recorded, runs):
+        while len(uids) < len(case.rows) or any(runs[uid].finish is None for uid in uids.values()):
+            submit(generator, case, runs, uids)
+            for response in generator.next()[1]:
+                runs[response.uid].tokens.append(response.token)
+                runs[response.uid].finish = response.finish_reason
+    generator.close()
+    return [runs[uids[index]].settle() for index in range(len(case.rows))]
+
+
+def submit(generator, case, runs, uids):
+    """Inserts the rows whose time has come, in order."""
+    from mlx_lm.generate import StopSequences
+
+    for index, row in enumerate(case.rows):
+        start = row.start
+        if index in uids:
+            continue
+        if start and len(runs[uids[start.after_row]].tokens) < start.after_tokens:
+            continue
+        stops = StopSequences([[token] for token in row.stop_tokens] or None)
+        (uid,) = generator.insert([row.prompt], [row.max_tokens], stop_sequences=[stops])
+        uids[index] = uid
+        runs[uid] = Run()

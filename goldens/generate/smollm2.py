@@ -1,0 +1,54 @@
+"""SmolLM2-135M-Instruct through mlx-lm: chat prompts, greedy tokens, and how near they were to ties."""
+
+from pathlib import Path
+
+import checkpoint
+import mlx.core as mx
+import oracle
+from cases import Row
+from mlx_lm import load
+
+TOKENS = 32
+CONVERSATIONS = [
+    [{"role": "user", "content": "What is the capital of France?"}],
+    [
+        {"role": "system", "content": "You answer in one short sentence."},
+        {"role": "user", "content": "Why is the sky blue?"},
+    ],
+    [
+        {"role": "user", "content": "Name three fruits."},
+        {"role": "assistant", "content": "Apple, banana and cherry."},
+        {"role": "user", "content": "Write a line of Python that prints them — with an é."},
+    ],
+]
+
+
+def generate(model_directory: Path, directory: Path, versions):
+    model, tokenizer = load(str(model_directory))
+    dtype = str(model.model.embed_tokens.weight.dtype).removeprefix("mlx.core.")
+    described = [describe(model, tokenizer, messages) for messages in CONVERSATIONS]
+    directory.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_json(
+        directory / "cases.json",
+        dict(model="SmolLM2-135M-Instruct", dtype=dtype, versions=versions, cases=described),
+    )
+
+
+def describe(model, tokenizer, messages):
+    rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    prompt = tokenizer.encode(rendered, add_special_tokens=False)
+    outcome = oracle.serial(model, Row(prompt, TOKENS, stop_tokens=sorted(tokenizer.eos_token_ids)), 2048)
+    top = mx.sort(outcome.logits.astype(mx.float32), axis=-1)[:, -2:]
+    margins = [round(margin, 6) for margin in (top[:, 1] - top[:, 0]).tolist()]
+    text = tokenizer.decode(outcome.tokens, skip_special_tokens=True)
+    print(f"{messages[-1]['content']!r} -> {text!r} ({outcome.finish}), least margin {min(margins)}")
+    return dict(
+        messages=messages,
+        rendered=rendered,
+        prompt=prompt,
+        max_tokens=TOKENS,
+        tokens=outcome.tokens,
+        finish=outcome.finish,
+        text=text,
+        margins=margins,
+    )

@@ -1,0 +1,229 @@
+//! The output directory: written aside, flushed, then put in place in one rename.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::{MARKER_FILE, io_error};
+use crate::error::{Code, Error, Result};
+
+/// Everything that an import writes.
+const FILES: [&str; 6] = [
+    MARKER_FILE,
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+];
+/// Held in `<out>.partial` while an import runs, so that two never share one.
+const LOCK_FILE: &str = ".lock";
+
+/// Refuses `out` unless it is free, an empty directory or an import of ours.
+pub(super) fn check_replaceable(out: &Path) -> Result<()> {
+    let metadata = match fs::symlink_metadata(out) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => {
+            return Err(io_error(
+                &error,
+                format_args!("failed to look at `{}`", out.display()),
+            ));
+        }
+    };
+    if !metadata.is_dir() {
+        return Err(taken(out, "is not a directory"));
+    }
+    let entries = entries(out)?;
+    let foreign = entries.iter().find(|name| !FILES.contains(&name.as_str()));
+    match foreign {
+        None if entries.is_empty() => Ok(()),
+        None if entries.iter().any(|name| name == MARKER_FILE) => Ok(()),
+        None => Err(taken(
+            out,
+            &format!("has no `{MARKER_FILE}`, so it is no import"),
+        )),
+        Some(name) => Err(taken(out, &format!("has `{name}`, which no import writes"))),
+    }
+}
+
+fn taken(out: &Path, why: &str) -> Error {
+    Error::new(
+        Code::InvalidRequest,
+        format!("`{}` {why}; it is not overwritten", out.display()),
+    )
+    .with_param("out")
+    .with_hint("choose another output directory, or remove this one")
+}
+
+fn entries(directory: &Path) -> Result<Vec<String>> {
+    let attempt = || format!("failed to list `{}`", directory.display());
+    fs::read_dir(directory)
+        .map_err(|error| io_error(&error, attempt()))?
+        .map(|entry| match entry {
+            Ok(entry) => Ok(entry.file_name().to_string_lossy().into_owned()),
+            Err(error) => Err(io_error(&error, attempt())),
+        })
+        .collect()
+}
+
+/// `<out>.partial` while it is being filled; dropped before [`Staging::commit`], it is removed.
+#[derive(Debug)]
+pub(super) struct Staging {
+    out: PathBuf,
+    partial: PathBuf,
+    /// Locked until the directory is in place or gone.
+    lock: File,
+    committed: bool,
+}
+
+impl Staging {
+    /// Creates the directory, or clears the one that an import left when it was killed.
+    pub(super) fn create(out: &Path) -> Result<Self> {
+        let partial = sibling(out, "partial")?;
+        fs::create_dir_all(&partial).map_err(|error| cannot("create", &partial, &error))?;
+        let lock = lock(&partial)?;
+        let staging = Self {
+            out: out.to_owned(),
+            partial,
+            lock,
+            committed: false,
+        };
+        for name in entries(&staging.partial)?
+            .iter()
+            .filter(|name| *name != LOCK_FILE)
+        {
+            let path = staging.path(name);
+            fs::remove_file(&path).map_err(|error| cannot("remove", &path, &error))?;
+        }
+        Ok(staging)
+    }
+
+    /// Where file `name` is written.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.partial.join(name)
+    }
+
+    /// Writes a whole file.
+    pub(super) fn write(&self, name: &str, content: &[u8]) -> Result<()> {
+        let path = self.path(name);
+        File::create(&path)
+            .and_then(|mut file| file.write_all(content))
+            .map_err(|error| cannot("write", &path, &error))
+    }
+
+    /// Writes `value` as indented JSON.
+    pub(super) fn write_json(&self, name: &str, value: &Value) -> Result<()> {
+        self.write(name, format!("{value:#}\n").as_bytes())
+    }
+
+    /// Flushes every file and puts the directory in place.
+    pub(super) fn commit(mut self) -> Result<()> {
+        for name in FILES {
+            let path = self.path(name);
+            sync(&path).map_err(|error| cannot("flush", &path, &error))?;
+        }
+        let lock_path = self.path(LOCK_FILE);
+        fs::remove_file(&lock_path).map_err(|error| cannot("remove", &lock_path, &error))?;
+        sync_directory(&self.partial)?;
+        self.put_in_place()?;
+        self.committed = true;
+        sync_directory(parent(&self.out))
+    }
+
+    /// Swaps directories. What is there is checked again, since conversion may have taken minutes.
+    fn put_in_place(&self) -> Result<()> {
+        check_replaceable(&self.out)?;
+        let replaced = sibling(&self.out, "replaced")?;
+        let had_old = self.out.exists();
+        if had_old {
+            rename(&self.out, &replaced)?;
+        }
+        if let Err(error) = rename(&self.partial, &self.out) {
+            if had_old {
+                rename(&replaced, &self.out)?;
+            }
+            return Err(error);
+        }
+        if had_old {
+            fs::remove_dir_all(&replaced).map_err(|error| cannot("remove", &replaced, &error))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if !self.committed {
+            // Nothing more can be done about a directory that cannot be removed; the next import
+            // into the same place clears it.
+            let _ = fs::remove_dir_all(&self.partial);
+        }
+        let _ = self.lock.unlock();
+    }
+}
+
+fn lock(partial: &Path) -> Result<File> {
+    let path = partial.join(LOCK_FILE);
+    let file = File::create(&path).map_err(|error| cannot("create", &path, &error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::new(
+            Code::Io,
+            format!("another import is writing `{}`", partial.display()),
+        )
+        .with_hint("wait for it to end")),
+        Err(TryLockError::Error(error)) => Err(cannot("lock", &path, &error)),
+    }
+}
+
+fn sibling(out: &Path, suffix: &str) -> Result<PathBuf> {
+    let Some(name) = out.file_name() else {
+        return Err(Error::invalid(
+            "out",
+            format!("`{}` does not name a directory", out.display()),
+        ));
+    };
+    let mut name = name.to_owned();
+    name.push(".");
+    name.push(suffix);
+    Ok(out.with_file_name(name))
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn rename(from: &Path, to: &Path) -> Result<()> {
+    fs::rename(from, to).map_err(|error| {
+        io_error(
+            &error,
+            format_args!(
+                "failed to rename `{}` to `{}`",
+                from.display(),
+                to.display()
+            ),
+        )
+    })
+}
+
+fn sync(path: &Path) -> std::io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// Makes the entries of a directory durable; only Unix can open one.
+fn sync_directory(path: &Path) -> Result<()> {
+    if cfg!(unix) {
+        sync(path).map_err(|error| cannot("flush", path, &error))?;
+    }
+    Ok(())
+}
+
+fn cannot(verb: &str, path: &Path, error: &std::io::Error) -> Error {
+    io_error(error, format_args!("failed to {verb} `{}`", path.display()))
+}

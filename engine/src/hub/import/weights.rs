@@ -1,0 +1,300 @@
+//! Writing `model.safetensors`, one tensor at a time.
+//!
+//! The safetensors crate asks each view for its bytes when it is that view's turn, so a view here
+//! is a promise: it reads, unpacks and reorders its tensor only then. A view cannot fail, so the
+//! first failure is kept aside, later views give nothing, and the file is thrown away.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+
+use half::{bf16, f16};
+use safetensors::tensor::{Dtype, View, serialize_to_file};
+
+use super::directory::Staging;
+use super::{ImportProgress, WeightDtype};
+use crate::error::{Code, Error, Result};
+use crate::hub::gguf::{TensorInfo, TensorPlan, bad_import};
+
+/// Packed bytes that are unpacked at a time.
+const CHUNK_BYTES: u64 = 1024 * 1024;
+const FILE_NAME: &str = "model.safetensors";
+
+/// Writes all `plans`; gives the bytes of weights written.
+pub(super) fn write(
+    staging: &Staging,
+    file: &mut File,
+    plans: &[TensorPlan],
+    dtype: WeightDtype,
+    progress: &mut dyn FnMut(ImportProgress),
+) -> Result<u64> {
+    let sizes = plans
+        .iter()
+        .map(|plan| target_bytes(plan, dtype))
+        .collect::<Result<Vec<_>>>()?;
+    let total_bytes = sizes
+        .iter()
+        .try_fold(0u64, |total, size| total.checked_add(*size as u64))
+        .ok_or_else(|| bad_import("the weights are too large"))?;
+    let conversion = RefCell::new(Conversion {
+        file,
+        dtype,
+        progress,
+        done_bytes: 0,
+        total_bytes,
+        failure: None,
+    });
+    let views = plans.iter().zip(sizes).map(|(plan, bytes)| {
+        let view = PlannedView {
+            plan,
+            shape: shape(plan),
+            dtype,
+            bytes,
+            conversion: &conversion,
+        };
+        (plan.name.as_str(), view)
+    });
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let path = staging.path(FILE_NAME);
+    let written = serialize_to_file(views, Some(metadata), &path);
+    if let Some(failure) = conversion.into_inner().failure {
+        return Err(failure);
+    }
+    written.map_err(|error| {
+        Error::new(
+            Code::Io,
+            format!("failed to write `{}`: {error}", path.display()),
+        )
+    })?;
+    share_permissions(staging)?;
+    Ok(total_bytes)
+}
+
+/// The crate writes through a private temporary file; gives the result the permissions of its
+/// neighbours.
+fn share_permissions(staging: &Staging) -> Result<()> {
+    let permissions = fs::metadata(staging.path("config.json"))?.permissions();
+    Ok(fs::set_permissions(staging.path(FILE_NAME), permissions)?)
+}
+
+/// All values of a small tensor.
+pub(super) fn read_values(file: &mut File, tensor: &TensorInfo) -> Result<Vec<f32>> {
+    let mut values = Vec::new();
+    let mut packed = Vec::new();
+    read_packed(file, tensor.offset, tensor.bytes, &mut packed)?;
+    tensor.kind.dequantize(&packed, &mut values);
+    Ok(values)
+}
+
+fn read_packed(file: &mut File, offset: u64, bytes: u64, packed: &mut Vec<u8>) -> Result<()> {
+    packed.clear();
+    file.seek(SeekFrom::Start(offset))?;
+    let read = file.by_ref().take(bytes).read_to_end(packed)?;
+    if read as u64 == bytes {
+        return Ok(());
+    }
+    Err(bad_import(format!(
+        "the file ended at byte {}, while it was being read",
+        offset + read as u64
+    )))
+}
+
+fn shape(plan: &TensorPlan) -> Vec<usize> {
+    // A dimension that does not fit has already failed in `target_bytes`.
+    plan.source
+        .shape
+        .iter()
+        .map(|size| usize::try_from(*size).unwrap_or(usize::MAX))
+        .collect()
+}
+
+fn target_bytes(plan: &TensorPlan, dtype: WeightDtype) -> Result<usize> {
+    plan.source
+        .shape
+        .iter()
+        .try_fold(dtype.bytes(), |product, size| product.checked_mul(*size))
+        .and_then(|bytes| usize::try_from(bytes).ok())
+        .ok_or_else(|| bad_import(format!("tensor `{}` is too large", plan.source.name)))
+}
+
+struct PlannedView<'a, 'b> {
+    plan: &'a TensorPlan,
+    shape: Vec<usize>,
+    dtype: WeightDtype,
+    bytes: usize,
+    conversion: &'a RefCell<Conversion<'b>>,
+}
+
+impl View for PlannedView<'_, '_> {
+    fn dtype(&self) -> Dtype {
+        match self.dtype {
+            WeightDtype::F32 => Dtype::F32,
+            WeightDtype::Bf16 => Dtype::BF16,
+            WeightDtype::F16 => Dtype::F16,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Owned(self.conversion.borrow_mut().convert(self.plan, self.bytes))
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// The state that all views share.
+struct Conversion<'a> {
+    file: &'a mut File,
+    dtype: WeightDtype,
+    progress: &'a mut dyn FnMut(ImportProgress),
+    done_bytes: u64,
+    total_bytes: u64,
+    failure: Option<Error>,
+}
+
+impl Conversion<'_> {
+    /// The `bytes` bytes of one weight, or none after a failure.
+    fn convert(&mut self, plan: &TensorPlan, bytes: usize) -> Vec<u8> {
+        if self.failure.is_some() {
+            return Vec::new();
+        }
+        let converted = self.try_convert(plan, bytes).unwrap_or_else(|error| {
+            let attempt = format!("converting tensor `{}`", plan.source.name);
+            self.failure = Some(error.while_doing(attempt));
+            Vec::new()
+        });
+        self.done_bytes += converted.len() as u64;
+        (self.progress)(ImportProgress::Weights {
+            done_bytes: self.done_bytes,
+            total_bytes: self.total_bytes,
+        });
+        converted
+    }
+
+    fn try_convert(&mut self, plan: &TensorPlan, bytes: usize) -> Result<Vec<u8>> {
+        let slices = Slices::of(&plan.source);
+        let slice_bytes =
+            bytes / usize::try_from(slices.count).expect("slices have bytes, which fit");
+        let mut target = vec![0; bytes];
+        let (mut packed, mut values) = (Vec::new(), Vec::new());
+        let mut done = 0;
+        while done < slices.count {
+            let count = slices.per_chunk.min(slices.count - done);
+            // In a vector one chunk is all, so the product is its size also where a block spans slices.
+            let offset = plan.source.offset + done * slices.packed_bytes;
+            let length = if slices.per_chunk == slices.count {
+                plan.source.bytes
+            } else {
+                count * slices.packed_bytes
+            };
+            read_packed(self.file, offset, length, &mut packed)?;
+            values.clear();
+            plan.source.kind.dequantize(&packed, &mut values);
+            for (index, slice) in values
+                .chunks_exact(slice_bytes / self.value_bytes())
+                .enumerate()
+            {
+                let row = plan.row_order.target(done + index as u64, slices.count);
+                let start = usize::try_from(row).expect("a row of the tensor") * slice_bytes;
+                encode(
+                    slice,
+                    plan.shift,
+                    self.dtype,
+                    &mut target[start..start + slice_bytes],
+                )?;
+            }
+            done += count;
+        }
+        Ok(target)
+    }
+
+    fn value_bytes(&self) -> usize {
+        match self.dtype {
+            WeightDtype::F32 => 4,
+            WeightDtype::Bf16 | WeightDtype::F16 => 2,
+        }
+    }
+}
+
+/// The outermost slices of a tensor, and how many are converted at a time.
+#[derive(Debug, Clone, Copy)]
+struct Slices {
+    count: u64,
+    /// Bytes of one in the file; of no use for vectors, whose values may share a block.
+    packed_bytes: u64,
+    per_chunk: u64,
+}
+
+impl Slices {
+    fn of(tensor: &TensorInfo) -> Self {
+        let count = tensor.shape[0];
+        let packed_bytes = tensor.bytes / count;
+        let per_chunk = match tensor.shape.len() {
+            1 => count,
+            _ => (CHUNK_BYTES / packed_bytes.max(1)).max(1),
+        };
+        Self {
+            count,
+            packed_bytes,
+            per_chunk,
+        }
+    }
+}
+
+/// Writes shifted `values` in `dtype`; values that are not finite, before or after, are an error.
+fn encode(values: &[f32], shift: f32, dtype: WeightDtype, target: &mut [u8]) -> Result<()> {
+    let finite = match dtype {
+        WeightDtype::F32 => store(values, shift, target, |value| {
+            (value.to_le_bytes(), value.is_finite())
+        }),
+        WeightDtype::Bf16 => store(values, shift, target, |value| {
+            let rounded = bf16::from_f32(value);
+            (rounded.to_le_bytes(), rounded.is_finite())
+        }),
+        WeightDtype::F16 => store(values, shift, target, |value| {
+            let rounded = f16::from_f32(value);
+            (rounded.to_le_bytes(), rounded.is_finite())
+        }),
+    };
+    if finite {
+        Ok(())
+    } else {
+        Err(not_finite(values, dtype))
+    }
+}
+
+/// Stores each value's bytes; says whether all were finite.
+fn store<const N: usize>(
+    values: &[f32],
+    shift: f32,
+    target: &mut [u8],
+    encode: impl Fn(f32) -> ([u8; N], bool),
+) -> bool {
+    let mut all_finite = true;
+    for (value, bytes) in values.iter().zip(target.chunks_exact_mut(N)) {
+        // Adding a zero would lose the sign of another.
+        let value = if shift == 0.0 { *value } else { value + shift };
+        let (encoded, finite) = encode(value);
+        bytes.copy_from_slice(&encoded);
+        all_finite &= finite;
+    }
+    all_finite
+}
+
+fn not_finite(values: &[f32], dtype: WeightDtype) -> Error {
+    let largest = values
+        .iter()
+        .fold(0.0f32, |largest, value| largest.max(value.abs()));
+    if values.iter().all(|value| value.is_finite()) {
+        return bad_import(format!("a value of {largest:e} does not fit in {dtype}"))
+            .with_hint("import with --dtype bf16 or f32");
+    }
+    bad_import("it holds a value that is not a finite number").with_hint("the file may be damaged")
+}

@@ -37,9 +37,7 @@ fn only_the_mlx_module_names_the_device_crates() {
 #[test]
 fn the_engine_thread_does_not_know_mlx() {
     let files = rust_files();
-    let thread = files
-        .iter()
-        .find(|file| file.path == "engine/src/mlx/thread.rs");
+    let thread = files.iter().find(|file| file.path == "engine/src/mlx/thread.rs");
     let thread = thread.expect("the engine thread is where the map says");
     assert!(DEVICE_CRATES.iter().all(|name| !thread.names(name)));
     assert_eq!(
@@ -56,16 +54,10 @@ fn import_faults(file: &Source) -> Vec<String> {
         return vec![format!("{}: `{module}` has no rank", file.path)];
     };
     let fault = |import: String| match rank_of(&import) {
-        None => Some(format!(
-            "{}: imports `{import}`, which has no rank",
-            file.path
-        )),
+        None => Some(format!("{}: imports `{import}`, which has no rank", file.path)),
         Some(_) if import == module => None,
         Some(other) if other < rank => None,
-        Some(_) => Some(format!(
-            "{}: `{module}` must not import `{import}`",
-            file.path
-        )),
+        Some(_) => Some(format!("{}: `{module}` must not import `{import}`", file.path)),
     };
     imports(&file.code).into_iter().filter_map(fault).collect()
 }
@@ -75,9 +67,7 @@ fn device_faults(file: &Source) -> Vec<String> {
         return Vec::new();
     }
     let named = DEVICE_CRATES.iter().filter(|name| file.names(name));
-    named
-        .map(|name| format!("{}: names `{name}`", file.path))
-        .collect()
+    named.map(|name| format!("{}: names `{name}`", file.path)).collect()
 }
 
 /// The engine module that a file belongs to; the crate roots belong to none.
@@ -125,73 +115,38 @@ fn group_heads(group: &str) -> Vec<String> {
 }
 
 fn leading_name(path: &str) -> String {
-    path.chars()
-        .take_while(|character| character.is_alphanumeric() || *character == '_')
-        .collect()
+    path.chars().take_while(|character| character.is_alphanumeric() || *character == '_').collect()
 }
 
 #[track_caller]
 fn check(path: &str, text: &str, expected: &[&str]) {
     let file = Source::new(path, text);
-    let faults: Vec<String> = import_faults(&file)
-        .into_iter()
-        .chain(device_faults(&file))
-        .collect();
-    let stripped: Vec<&str> = faults
-        .iter()
-        .map(|fault| &fault[path.len() + 2..])
-        .collect();
+    let faults: Vec<String> =
+        import_faults(&file).into_iter().chain(device_faults(&file)).collect();
+    let stripped: Vec<&str> = faults.iter().map(|fault| &fault[path.len() + 2..]).collect();
     assert_eq!(stripped, expected);
 }
 
 #[test]
 fn an_upward_or_sideways_import_is_found_however_it_is_written() {
     let upward = ["`cache` must not import `scheduler`"];
-    check(
-        "engine/src/cache/full.rs",
-        "use crate::scheduler::Row;",
-        &upward,
-    );
-    check(
-        "engine/src/cache/full.rs",
-        "fn f() { crate::scheduler::x() }",
-        &upward,
-    );
-    check(
-        "engine/src/cache/full.rs",
-        "use crate::{error::{Code, Error},\n scheduler};",
-        &upward,
-    );
+    check("engine/src/cache/full.rs", "use crate::scheduler::Row;", &upward);
+    check("engine/src/cache/full.rs", "fn f() { crate::scheduler::x() }", &upward);
+    check("engine/src/cache/full.rs", "use crate::{error::{Code, Error},\n scheduler};", &upward);
     let sideways = ["`model` must not import `sampling`"];
-    check(
-        "engine/src/model/mod.rs",
-        "pub(crate) use crate::sampling;",
-        &sideways,
-    );
-    check(
-        "engine/src/cache/mod.rs",
-        "// crate::scheduler\nuse crate::{cache, mlx::Array};",
-        &[],
-    );
+    check("engine/src/model/mod.rs", "pub(crate) use crate::sampling;", &sideways);
+    check("engine/src/cache/mod.rs", "// crate::scheduler\nuse crate::{cache, mlx::Array};", &[]);
 }
 
 #[test]
 fn a_module_without_a_rank_is_found() {
     check("engine/src/helper.rs", "", &["`helper` has no rank"]);
-    check(
-        "engine/src/api/mod.rs",
-        "use crate::helper;",
-        &["imports `helper`, which has no rank"],
-    );
+    check("engine/src/api/mod.rs", "use crate::helper;", &["imports `helper`, which has no rank"]);
     check("engine/src/lib.rs", "pub mod api;", &[]);
 }
 
 #[test]
 fn a_device_crate_outside_the_mlx_module_is_found() {
-    check(
-        "engine/src/model/mod.rs",
-        "use mlx_rs::Array;",
-        &["names `mlx_rs`"],
-    );
+    check("engine/src/model/mod.rs", "use mlx_rs::Array;", &["names `mlx_rs`"]);
     check("engine/src/mlx/ops.rs", "use mlx_sys as raw;", &[]);
 }

@@ -13,10 +13,8 @@ use slipstream_engine::scheduler::RowSpec;
 use slipstream_tests::client::Client;
 use slipstream_tests::script::{Call, Fault, Script, ScriptedExecutor, SharedJournal, answer, row};
 
-const PAUSE: RebuildPause = RebuildPause {
-    first: Duration::from_millis(1),
-    longest: Duration::from_millis(2),
-};
+const PAUSE: RebuildPause =
+    RebuildPause { first: Duration::from_millis(1), longest: Duration::from_millis(2) };
 
 /// A thread whose first executor follows `faults`, and whose later ones work.
 fn start(faults: Vec<(Call, u64, Fault)>) -> RowThread<ScriptedExecutor> {
@@ -24,10 +22,7 @@ fn start(faults: Vec<(Call, u64, Fault)>) -> RowThread<ScriptedExecutor> {
     let build = move || {
         let first = builds.fetch_add(1, Ordering::SeqCst) == 0;
         let faults = if first { faults.clone() } else { Vec::new() };
-        let script = Script {
-            faults,
-            ..Script::default()
-        };
+        let script = Script { faults, ..Script::default() };
         Ok(ScriptedExecutor::new(script, SharedJournal::default()))
     };
     let config = SchedulerConfig::default();
@@ -56,10 +51,7 @@ fn check_whole_answer(client: &mut Client, spec: &RowSpec) {
     client.listen_to_the_end();
     let expected = answer(spec);
     assert_eq!(client.tokens(), expected.tokens);
-    assert_eq!(
-        client.finish().map(|(reason, _)| reason),
-        Some(expected.reason)
-    );
+    assert_eq!(client.finish().map(|(reason, _)| reason), Some(expected.reason));
 }
 
 #[test]
@@ -83,11 +75,7 @@ fn a_panic_in_the_engine_thread_fails_live_rows_and_the_next_request_works() {
     let engine = start(vec![(Call::Step, 3, Fault::Panic)]);
     let mut lost = submit(&engine, &row("lost", vec![1, 2], 50)).expect("the queue has room");
     lost.listen_to_the_end();
-    assert_eq!(
-        lost.end(),
-        None,
-        "a channel that closes without an end means EngineFailed"
-    );
+    assert_eq!(lost.end(), None, "a channel that closes without an end means EngineFailed");
     assert_eq!(lost.tokens().len(), 2);
     let spec = row("next", vec![1, 2], 50);
     let mut client = submit_after_rebuild(&engine, &spec);
@@ -114,9 +102,6 @@ fn an_engine_that_was_shut_down_refuses_rows_and_drops_the_live_ones() {
     live.listen_to_the_end();
     assert_eq!(live.end(), None);
     let refused = submit(&engine, &row("late", vec![1], 5)).map(|_| ());
-    assert_eq!(
-        refused.map_err(|error| error.code()),
-        Err(Code::ShuttingDown)
-    );
+    assert_eq!(refused.map_err(|error| error.code()), Err(Code::ShuttingDown));
     assert!(matches!(engine.health(), Health::Unavailable { .. }));
 }

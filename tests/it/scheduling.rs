@@ -30,12 +30,7 @@ impl Stage {
         let (clock, board, journal) = (Clock::manual(), Board::new(), SharedJournal::default());
         let executor = ScriptedExecutor::new(script, journal.clone());
         let scheduler = Scheduler::new(config, executor, clock.clone(), board.clone());
-        Self {
-            scheduler,
-            clock,
-            board,
-            journal,
-        }
+        Self { scheduler, clock, board, journal }
     }
 
     fn submit(&mut self, spec: &RowSpec) -> Client {
@@ -68,26 +63,16 @@ impl Stage {
 
     /// `id:state` of each live row.
     fn states(&self) -> Vec<String> {
-        self.rows()
-            .iter()
-            .map(|row| format!("{}:{}", row.id, row.state))
-            .collect()
+        self.rows().iter().map(|row| format!("{}:{}", row.id, row.state)).collect()
     }
 }
 
 fn config(batch_rows_max: usize, prefill_chunk_tokens: usize) -> SchedulerConfig {
-    SchedulerConfig {
-        batch_rows_max,
-        prefill_chunk_tokens,
-        ..SchedulerConfig::default()
-    }
+    SchedulerConfig { batch_rows_max, prefill_chunk_tokens, ..SchedulerConfig::default() }
 }
 
 fn serial(spec: RowSpec) -> RowSpec {
-    RowSpec {
-        lane: Lane::Serial,
-        ..spec
-    }
+    RowSpec { lane: Lane::Serial, ..spec }
 }
 
 #[track_caller]
@@ -96,48 +81,32 @@ fn check_whole_answer(client: &mut Client, spec: &RowSpec) {
     let expected = answer(spec);
     assert_eq!(client.tokens(), expected.tokens, "{}", spec.id);
     let (reason, usage) = client.finish().expect("the row ended without an error");
-    assert_eq!(
-        (reason, usage.generated_tokens),
-        (expected.reason, expected.generated_tokens)
-    );
+    assert_eq!((reason, usage.generated_tokens), (expected.reason, expected.generated_tokens));
 }
 
 #[track_caller]
 fn check_failed(client: &mut Client, code: Code, message: &str) {
     client.listen();
-    let Some(RowEvent::Failed(error)) = client.end() else {
-        panic!("{client:?}")
-    };
+    let Some(RowEvent::Failed(error)) = client.end() else { panic!("{client:?}") };
     assert_eq!((error.code(), error.message()), (code, message));
 }
 
 #[test]
 fn eight_rows_share_one_batch() {
     let mut stage = Stage::new(config(8, 2048));
-    let specs: Vec<RowSpec> = (0..8)
-        .map(|index| row(format!("{index}"), vec![index, 5], 20))
-        .collect();
+    let specs: Vec<RowSpec> =
+        (0..8).map(|index| row(format!("{index}"), vec![index, 5], 20)).collect();
     let mut clients: Vec<Client> = specs.iter().map(|spec| stage.submit(spec)).collect();
     stage.tick(1);
     let snapshot = stage.scheduler.snapshot();
-    assert!(
-        snapshot.rows.iter().all(|row| row.state == "decoding"),
-        "{snapshot:?}"
-    );
-    assert_eq!(
-        (snapshot.batch.active_rows, snapshot.batch.batched),
-        (8, true)
-    );
+    assert!(snapshot.rows.iter().all(|row| row.state == "decoding"), "{snapshot:?}");
+    assert_eq!((snapshot.batch.active_rows, snapshot.batch.batched), (8, true));
     assert_eq!((snapshot.totals.joins, snapshot.totals.peak_rows), (7, 8));
     stage.run_to_idle();
     for (client, spec) in clients.iter_mut().zip(&specs) {
         check_whole_answer(client, spec);
     }
-    assert_eq!(
-        stage.journal.open().step_rows,
-        vec![8; 19],
-        "19 steps gave 8 rows 20 tokens each"
-    );
+    assert_eq!(stage.journal.open().step_rows, vec![8; 19], "19 steps gave 8 rows 20 tokens each");
 }
 
 #[test]
@@ -156,11 +125,7 @@ fn a_late_row_joins_while_others_decode() {
     stage.tick(2);
     early_client.listen();
     assert_eq!(stage.states(), ["early:decoding", "late:decoding"]);
-    assert_eq!(
-        early_client.tokens().len(),
-        heard + 2,
-        "a prompt holds nobody up"
-    );
+    assert_eq!(early_client.tokens().len(), heard + 2, "a prompt holds nobody up");
     stage.run_to_idle();
     check_whole_answer(&mut early_client, &early);
     check_whole_answer(&mut late_client, &late);
@@ -215,12 +180,7 @@ fn cancelled_request_frees_its_row_within_one_tick() {
     stage.tick(2);
     assert_eq!(
         stage.states(),
-        [
-            "decoding:decoding",
-            "prefilling:prefilling",
-            "waiting:waiting",
-            "next:waiting"
-        ]
+        ["decoding:decoding", "prefilling:prefilling", "waiting:waiting", "next:waiting"]
     );
     assert_eq!(stage.journal.open().counts.device_rows, 2);
     for client in &mut clients[..3] {
@@ -240,10 +200,7 @@ fn a_row_that_fails_to_start_leaves_its_siblings_unharmed() {
         (Call::FirstToken, "sample token 0 of"),
     ];
     for (call, attempt) in failing {
-        let script = Script {
-            faults: vec![(call, 2, Fault::Error)],
-            ..Script::default()
-        };
+        let script = Script { faults: vec![(call, 2, Fault::Error)], ..Script::default() };
         let mut stage = Stage::scripted(config(8, 2048), script);
         let specs = ["a", "b", "c"].map(|id| row(id, vec![1, 2, 3], 8));
         let mut clients = specs.each_ref().map(|spec| stage.submit(spec));
@@ -257,10 +214,7 @@ fn a_row_that_fails_to_start_leaves_its_siblings_unharmed() {
 
 #[test]
 fn a_failing_batch_fails_its_rows_and_spares_the_queue() {
-    let script = Script {
-        faults: vec![(Call::Step, 4, Fault::Error)],
-        ..Script::default()
-    };
+    let script = Script { faults: vec![(Call::Step, 4, Fault::Error)], ..Script::default() };
     let mut stage = Stage::scripted(config(2, 2048), script);
     let specs = ["a", "b", "c"].map(|id| row(id, vec![1, 2], 9));
     let mut clients = specs.each_ref().map(|spec| stage.submit(spec));
@@ -274,10 +228,7 @@ fn a_failing_batch_fails_its_rows_and_spares_the_queue() {
 
 #[test]
 fn a_batch_that_fails_to_flush_for_a_joiner_does_not_take_the_joiner_along() {
-    let script = Script {
-        faults: vec![(Call::Flush, 1, Fault::Error)],
-        ..Script::default()
-    };
+    let script = Script { faults: vec![(Call::Flush, 1, Fault::Error)], ..Script::default() };
     let mut stage = Stage::scripted(config(8, 2048), script);
     let (old, new) = (row("old", vec![1, 2], 30), row("new", vec![3, 4], 6));
     let mut old_client = stage.submit(&old);
@@ -303,73 +254,38 @@ fn a_serial_row_lets_the_batch_drain_and_then_runs_alone() {
     ];
     let mut clients = specs.each_ref().map(|spec| stage.submit(spec));
     stage.tick(1);
-    let reasons: Vec<_> = stage
-        .rows()
-        .into_iter()
-        .filter_map(|row| row.waiting_reason)
-        .collect();
-    assert_eq!(
-        reasons,
-        [
-            "serial request waits for live rows to end: 2",
-            "serial request ahead"
-        ]
-    );
-    while stage
-        .rows()
-        .iter()
-        .any(|row| ["a", "b"].contains(&row.id.as_str()))
-    {
+    let reasons: Vec<_> = stage.rows().into_iter().filter_map(|row| row.waiting_reason).collect();
+    assert_eq!(reasons, ["serial request waits for live rows to end: 2", "serial request ahead"]);
+    while stage.rows().iter().any(|row| ["a", "b"].contains(&row.id.as_str())) {
         stage.tick(1);
     }
     stage.tick(1);
     assert_eq!(stage.states(), ["alone:decoding", "behind:waiting"]);
-    assert_eq!(
-        stage.rows()[1].waiting_reason.as_deref(),
-        Some("a serial request runs alone")
-    );
+    assert_eq!(stage.rows()[1].waiting_reason.as_deref(), Some("a serial request runs alone"));
     stage.run_to_idle();
     for (client, spec) in clients.iter_mut().zip(&specs) {
         check_whole_answer(client, spec);
     }
     let step_rows = stage.journal.open().step_rows.clone();
-    assert_eq!(
-        step_rows,
-        [[2; 6].as_slice(), &[1; 2], &[1; 4], &[1; 3]].concat()
-    );
+    assert_eq!(step_rows, [[2; 6].as_slice(), &[1; 2], &[1; 4], &[1; 3]].concat());
 }
 
 #[test]
 fn a_full_queue_refuses_the_next_row() {
-    let mut stage = Stage::new(SchedulerConfig {
-        waiting_rows_max: 2,
-        ..config(1, 2048)
-    });
+    let mut stage = Stage::new(SchedulerConfig { waiting_rows_max: 2, ..config(1, 2048) });
     let spec = |id| row(id, vec![1], 3);
     let _waiting = [stage.submit(&spec("a")), stage.submit(&spec("b"))];
     let mut refused = stage.submit(&spec("c"));
-    check_failed(
-        &mut refused,
-        Code::QueueFull,
-        "the queue is full: 2 requests wait",
-    );
+    check_failed(&mut refused, Code::QueueFull, "the queue is full: 2 requests wait");
 }
 
 #[test]
 fn a_row_without_a_prompt_or_without_room_for_a_token_is_refused() {
     let mut stage = Stage::new(config(1, 2048));
     let mut refused = stage.submit(&row("a", vec![], 3));
-    check_failed(
-        &mut refused,
-        Code::InvalidRequest,
-        "the prompt has no tokens",
-    );
+    check_failed(&mut refused, Code::InvalidRequest, "the prompt has no tokens");
     let mut refused = stage.submit(&row("b", vec![1], 0));
-    check_failed(
-        &mut refused,
-        Code::InvalidRequest,
-        "max_tokens is 0, expected at least 1",
-    );
+    check_failed(&mut refused, Code::InvalidRequest, "max_tokens is 0, expected at least 1");
     assert_eq!(stage.scheduler.live_rows(), 0);
 }
 
@@ -385,10 +301,7 @@ fn usage_says_where_a_row_spent_its_time() {
     let (reason, usage) = client.finish().expect("it ended");
     assert_eq!(reason, FinishReason::Length);
     // It starts in tick 5, says token 0 in tick 7 and its last token in tick 9.
-    assert_eq!(
-        (usage.queue_ms, usage.prefill_ms, usage.decode_ms),
-        (5.0, 2.0, 2.0)
-    );
+    assert_eq!((usage.queue_ms, usage.prefill_ms, usage.decode_ms), (5.0, 2.0, 2.0));
     assert_eq!((usage.prompt_tokens, usage.generated_tokens), (6, 3));
 }
 
@@ -404,10 +317,7 @@ fn the_board_shows_every_change_at_once_and_counts_every_20_ms() {
     stage.tick(1);
     let shown = stage.board.read();
     assert_eq!(shown.rows[0].generated_tokens, 21);
-    assert!(
-        (shown.rows[0].tokens_per_second_mean - 1000.0).abs() < 1e-6,
-        "{shown:?}"
-    );
+    assert!((shown.rows[0].tokens_per_second_mean - 1000.0).abs() < 1e-6, "{shown:?}");
     assert_eq!(shown.progressed_at, Duration::from_millis(21));
     drop(_client);
     stage.tick(1);

@@ -34,10 +34,7 @@ const TICKS_MAX: u64 = 20_000;
 
 #[test]
 fn every_row_gets_its_own_answer_whatever_happens_around_it() {
-    if let Some(seed) = std::env::var("SLIPSTREAM_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-    {
+    if let Some(seed) = std::env::var("SLIPSTREAM_SEED").ok().and_then(|seed| seed.parse().ok()) {
         World::new(seed).run();
         return;
     }
@@ -122,16 +119,7 @@ impl World {
         let executor = ScriptedExecutor::new(script, journal.clone());
         let scheduler = Scheduler::new(config.clone(), executor, clock.clone(), Board::new());
         let pulses = BTreeMap::new();
-        Self {
-            random,
-            config,
-            clock,
-            journal,
-            scheduler,
-            guests,
-            tick: 0,
-            pulses,
-        }
+        Self { random, config, clock, journal, scheduler, guests, tick: 0, pulses }
     }
 
     /// Runs to the end of the last row; returns how many calls that took.
@@ -142,8 +130,7 @@ impl World {
             let arrivals_left = self.admit_arrivals();
             self.hang_up();
             let activity = self.tick_once();
-            self.clock
-                .advance(Duration::from_micros(self.random.between(0, 30_000)));
+            self.clock.advance(Duration::from_micros(self.random.between(0, 30_000)));
             if activity == Activity::Idle && !arrivals_left {
                 break;
             }
@@ -195,10 +182,7 @@ impl World {
         let after = self.journal.open().counts;
         let ended = snapshot.totals.finished_rows > gone_before;
         let worked = after.calls_total() > before.calls_total() || ended;
-        assert!(
-            worked || live_before == 0,
-            "a tick with live rows did nothing"
-        );
+        assert!(worked || live_before == 0, "a tick with live rows did nothing");
         self.check_device(before, after, &snapshot);
         self.check_caps_and_order(&snapshot);
         self.check_departed(&departed, &snapshot);
@@ -208,71 +192,38 @@ impl World {
     }
 
     fn tokens_heard(&self) -> Vec<usize> {
-        self.guests
-            .borrow()
-            .iter()
-            .map(|guest| guest.client.tokens().len())
-            .collect()
+        self.guests.borrow().iter().map(|guest| guest.client.tokens().len()).collect()
     }
 
     /// Submitted rows whose client is gone already.
     fn departed(&self) -> Vec<usize> {
         let guests = self.guests.borrow();
         let departed = |guest: &Guest| guest.events.is_none() && guest.client.has_left();
-        (0..guests.len())
-            .filter(|index| departed(&guests[*index]))
-            .collect()
+        (0..guests.len()).filter(|index| departed(&guests[*index])).collect()
     }
 
     /// One tick runs a chunk of prompt tokens at most and leaves on the device exactly the rows that
     /// are live there.
     fn check_device(&self, before: Counts, after: Counts, snapshot: &Snapshot) {
         let prompt_tokens = after.prompt_tokens - before.prompt_tokens;
-        assert!(
-            prompt_tokens <= self.config.prefill_chunk_tokens as u64,
-            "{prompt_tokens}"
-        );
-        let on_device = snapshot
-            .rows
-            .iter()
-            .filter(|row| row.state != "waiting")
-            .count();
+        assert!(prompt_tokens <= self.config.prefill_chunk_tokens as u64, "{prompt_tokens}");
+        let on_device = snapshot.rows.iter().filter(|row| row.state != "waiting").count();
         assert_eq!(after.device_rows, on_device);
     }
 
     fn check_caps_and_order(&self, snapshot: &Snapshot) {
-        let count = |state: &str| {
-            snapshot
-                .rows
-                .iter()
-                .filter(|row| row.state == state)
-                .count()
-        };
+        let count = |state: &str| snapshot.rows.iter().filter(|row| row.state == state).count();
         let (prefilling, decoding) = (count("prefilling"), count("decoding"));
         assert!(prefilling <= self.config.prefill_rows_max);
         assert!(prefilling + decoding <= self.config.batch_rows_max);
         let started = |row: &&RowSnapshot| row.state != "waiting";
-        let serial = snapshot
-            .rows
-            .iter()
-            .filter(started)
-            .any(|row| row.lane == "serial");
-        assert!(
-            !serial || prefilling + decoding == 1,
-            "a serial row has company"
-        );
+        let serial = snapshot.rows.iter().filter(started).any(|row| row.lane == "serial");
+        assert!(!serial || prefilling + decoding == 1, "a serial row has company");
         let waiting = snapshot.rows.iter().skip_while(started);
-        assert!(
-            waiting.clone().all(|row| !started(&row)),
-            "a row was overtaken"
-        );
+        assert!(waiting.clone().all(|row| !started(&row)), "a row was overtaken");
         assert_eq!(waiting.count(), count("waiting"));
         for row in &snapshot.rows {
-            assert_eq!(
-                row.waiting_reason.is_some(),
-                row.state == "waiting",
-                "{row:?}"
-            );
+            assert_eq!(row.waiting_reason.is_some(), row.state == "waiting", "{row:?}");
         }
         let bytes: u64 = snapshot.rows.iter().map(|row| row.kv_bytes).sum();
         assert!(bytes <= snapshot.batch.kv_bytes && (bytes > 0 || snapshot.batch.kv_bytes == 0));
@@ -283,10 +234,7 @@ impl World {
     /// A client who had left before the tick has no row after it.
     fn check_departed(&self, departed: &[usize], snapshot: &Snapshot) {
         let mut live = snapshot.rows.iter().map(|row| index(&row.id));
-        assert!(
-            !live.any(|row| departed.contains(&row)),
-            "{departed:?} were not evicted"
-        );
+        assert!(!live.any(|row| departed.contains(&row)), "{departed:?} were not evicted");
     }
 
     /// What was heard is the start of the right answer; a row that decoded before the tick heard one
@@ -294,20 +242,10 @@ impl World {
     fn check_heard(&self, heard_before: &[usize]) {
         for (index, guest) in self.guests.borrow().iter().enumerate() {
             let tokens = guest.client.tokens();
-            assert!(
-                guest.answer.tokens.starts_with(&tokens),
-                "row {index} heard {tokens:?}"
-            );
-            let decoded = self
-                .pulses
-                .get(&index)
-                .is_some_and(|pulse| pulse.state == "decoding");
+            assert!(guest.answer.tokens.starts_with(&tokens), "row {index} heard {tokens:?}");
+            let decoded = self.pulses.get(&index).is_some_and(|pulse| pulse.state == "decoding");
             if decoded && !guest.client.has_left() && guest.client.end().is_none() {
-                assert_eq!(
-                    tokens.len(),
-                    heard_before[index] + 1,
-                    "row {index} lost its turn"
-                );
+                assert_eq!(tokens.len(), heard_before[index] + 1, "row {index} lost its turn");
             }
         }
     }
@@ -323,17 +261,10 @@ impl World {
                 .get(&index)
                 .filter(|old| (old.state, old.prefilled_tokens) == (state, row.prefilled_tokens));
             let tick = old.map_or(self.tick, |old| old.tick);
-            let pulse = Pulse {
-                state,
-                prefilled_tokens: row.prefilled_tokens,
-                tick,
-            };
+            let pulse = Pulse { state, prefilled_tokens: row.prefilled_tokens, tick };
             let still = self.tick - pulse.tick;
             let turns = self.config.prefill_rows_max as u64 + 1;
-            assert!(
-                state != "prefilling" || still <= turns,
-                "row {index} starves"
-            );
+            assert!(state != "prefilling" || still <= turns, "row {index} starves");
             pulses.insert(index, pulse);
         }
         self.pulses = pulses;
@@ -349,10 +280,7 @@ impl World {
         assert_eq!(snapshot.totals.finished_rows, guests.len() as u64);
         assert_eq!(snapshot.batch.kv_bytes, 0);
         let opened: Vec<usize> = journal.opened.iter().map(|id| index(id)).collect();
-        assert!(
-            opened.is_sorted_by(|left, right| left < right),
-            "started as {opened:?}"
-        );
+        assert!(opened.is_sorted_by(|left, right| left < right), "started as {opened:?}");
         let mut failed_rows = 0;
         for (index, guest) in guests.iter().enumerate() {
             if guest.client.has_left() {
@@ -370,10 +298,7 @@ impl World {
                     failed_rows += 1;
                     let opened = journal.opened.contains(&guest.spec.id);
                     let full = error.code() == Code::QueueFull && !opened;
-                    assert!(
-                        full || journal.hit.contains(&guest.spec.id),
-                        "row {index}: {error}"
-                    );
+                    assert!(full || journal.hit.contains(&guest.spec.id), "row {index}: {error}");
                 }
                 other => panic!("row {index} ended with {other:?}"),
             }
@@ -411,14 +336,7 @@ fn random_guests(random: &mut Random) -> Vec<Guest> {
         };
         let (client, events) = Client::new(spec.max_tokens);
         let (answer, events) = (answer(&spec), Some(events));
-        guests.push(Guest {
-            spec,
-            answer,
-            client,
-            events,
-            arrives_tick,
-            leaves,
-        });
+        guests.push(Guest { spec, answer, client, events, arrives_tick, leaves });
     }
     guests
 }
@@ -439,15 +357,9 @@ fn random_spec(random: &mut Random, index: usize, serial_once_in: u64) -> RowSpe
     let stop_tokens: &[u32] = random.pick::<&[u32]>(&[&[], &[7], &[3, 9, 11, 40]]);
     RowSpec {
         id: index.to_string(),
-        lane: if random.once_in(serial_once_in) {
-            Lane::Serial
-        } else {
-            Lane::Continuous
-        },
+        lane: if random.once_in(serial_once_in) { Lane::Serial } else { Lane::Continuous },
         // Two words only, so that rows often share a beginning.
-        prompt: (0..prompt_tokens)
-            .map(|_| random.between(0, 1) as u32)
-            .collect(),
+        prompt: (0..prompt_tokens).map(|_| random.between(0, 1) as u32).collect(),
         max_tokens,
         stop_tokens: stop_tokens.into(),
         sampling: SamplingParams {
@@ -468,13 +380,7 @@ fn random_departure(random: &mut Random, arrives_tick: u64) -> Leaves {
 
 fn random_faults(random: &mut Random) -> Vec<(Call, u64, Fault)> {
     let faults = random.between(0, 6).saturating_sub(3);
-    let fault = |_| {
-        (
-            *random.pick(&Call::ALL),
-            random.between(1, 25),
-            Fault::Error,
-        )
-    };
+    let fault = |_| (*random.pick(&Call::ALL), random.between(1, 25), Fault::Error);
     (0..faults).map(fault).collect()
 }
 

@@ -12,12 +12,8 @@ const FUNCTION_LINES_MAX: usize = 70;
 const LONG_FUNCTIONS: &[(&str, &str)] = &[];
 
 /// Words that mark unfinished work, spelt so that this file does not contain them.
-const BANNED: [&str; 4] = [
-    concat!("TO", "DO"),
-    concat!("FIX", "ME"),
-    concat!("X", "XX"),
-    concat!("db", "g!"),
-];
+const BANNED: [&str; 4] =
+    [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX"), concat!("db", "g!")];
 
 /// Where `unsafe` may appear.
 const UNSAFE_FOLDER: &str = "engine/src/mlx/";
@@ -28,11 +24,7 @@ const SAFETY_LINES: usize = 3;
 fn check_all(rule: impl Fn(&Source) -> Vec<String>) {
     let faults: Vec<String> = rust_files()
         .iter()
-        .flat_map(|file| {
-            rule(file)
-                .into_iter()
-                .map(|fault| format!("{}:{fault}", file.path))
-        })
+        .flat_map(|file| rule(file).into_iter().map(|fault| format!("{}:{fault}", file.path)))
         .collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
@@ -70,9 +62,7 @@ fn every_exception_is_still_needed() {
     for (path, name) in LONG_FUNCTIONS {
         let file = files.iter().find(|file| file.path == *path);
         let function = file.and_then(|file| {
-            functions(&file.code)
-                .into_iter()
-                .find(|function| function.name == *name)
+            functions(&file.code).into_iter().find(|function| function.name == *name)
         });
         let needed = function.is_some_and(|function| function.lines > FUNCTION_LINES_MAX);
         assert!(needed, "`{name}` of {path} needs no exception");
@@ -102,10 +92,7 @@ fn long_functions(file: &Source) -> Vec<String> {
         .iter()
         .filter(|function| function.lines > FUNCTION_LINES_MAX && !excused(&function.name))
         .map(|function| {
-            format!(
-                "{}: `{}` has {} lines",
-                function.line, function.name, function.lines
-            )
+            format!("{}: `{}` has {} lines", function.line, function.name, function.lines)
         })
         .collect()
 }
@@ -142,16 +129,13 @@ fn functions(code: &str) -> Vec<Function> {
         let before = code[..*start].chars().next_back();
         before.is_none_or(|before| before.is_whitespace())
     });
-    starts
-        .filter_map(|(start, _)| function_at(code, start))
-        .collect()
+    starts.filter_map(|(start, _)| function_at(code, start)).collect()
 }
 
 fn function_at(code: &str, start: usize) -> Option<Function> {
     let rest = &code[start + "fn ".len()..];
-    let name = rest
-        .split(|character: char| !character.is_alphanumeric() && character != '_')
-        .next()?;
+    let name =
+        rest.split(|character: char| !character.is_alphanumeric() && character != '_').next()?;
     let mut depth = 0;
     for (index, character) in rest.char_indices() {
         match character {
@@ -164,11 +148,7 @@ fn function_at(code: &str, start: usize) -> Option<Function> {
         if character == '}' && depth == 0 {
             let line = code[..start].matches('\n').count() + 1;
             let lines = rest[..index].matches('\n').count() + 1;
-            return Some(Function {
-                name: name.to_owned(),
-                line,
-                lines,
-            });
+            return Some(Function { name: name.to_owned(), line, lines });
         }
     }
     None
@@ -182,10 +162,7 @@ fn inside_brackets(text: &str) -> bool {
 /// Files to which no `mod` leads from a crate root.
 fn dead_files(files: &[Source]) -> Vec<&str> {
     let mut reached = BTreeSet::new();
-    let mut pending: Vec<&Source> = files
-        .iter()
-        .filter(|file| is_crate_root(&file.path))
-        .collect();
+    let mut pending: Vec<&Source> = files.iter().filter(|file| is_crate_root(&file.path)).collect();
     while let Some(file) = pending.pop() {
         if reached.insert(file.path.as_str()) {
             let paths = module_paths(file);
@@ -213,18 +190,12 @@ fn module_paths(file: &Source) -> BTreeSet<String> {
     let stem = path.file_stem().unwrap_or_default();
     let parent = path.parent().unwrap_or(Path::new(""));
     let owns_folder = stem == "mod" || is_crate_root(&file.path);
-    let folder = if owns_folder {
-        parent.to_owned()
-    } else {
-        parent.join(stem)
-    };
+    let folder = if owns_folder { parent.to_owned() } else { parent.join(stem) };
     let declared = file
         .code
         .lines()
         .zip(file.text.lines())
-        .scan(None, |place, lines| {
-            Some(declared_paths(place, lines, parent, &folder))
-        });
+        .scan(None, |place, lines| Some(declared_paths(place, lines, parent, &folder)));
     declared.flatten().map(|path| normal(&path)).collect()
 }
 
@@ -239,11 +210,7 @@ fn declared_paths<'a>(
         *place = text.split('"').nth(1);
         return Vec::new();
     }
-    let words: Vec<&str> = code
-        .trim()
-        .trim_end_matches(';')
-        .split_whitespace()
-        .collect();
+    let words: Vec<&str> = code.trim().trim_end_matches(';').split_whitespace().collect();
     let [.., "mod", name] = words[..] else {
         return Vec::new();
     };
@@ -252,10 +219,7 @@ fn declared_paths<'a>(
     }
     match place.take() {
         Some(place) => vec![parent.join(place)],
-        None => vec![
-            folder.join(format!("{name}.rs")),
-            folder.join(name).join("mod.rs"),
-        ],
+        None => vec![folder.join(format!("{name}.rs")), folder.join(name).join("mod.rs")],
     }
 }
 
@@ -278,36 +242,20 @@ fn check(rule: impl Fn(&Source) -> Vec<String>, path: &str, text: &str, expected
 
 #[test]
 fn a_trailing_space_and_a_mark_are_found() {
-    check(
-        trailing_spaces,
-        "a.rs",
-        "fine\nnot \n",
-        &["2: trailing space"],
-    );
+    check(trailing_spaces, "a.rs", "fine\nnot \n", &["2: trailing space"]);
     let text = format!("// {}: more\nfn f() {{ {}(x) }}", BANNED[0], BANNED[3]);
     let found = BANNED.map(|word| format!("`{word}`"));
     let expected = [format!("1: {}", found[0]), format!("2: {}", found[3])];
-    check(
-        unfinished_marks,
-        "a.rs",
-        &text,
-        &expected.each_ref().map(String::as_str),
-    );
+    check(unfinished_marks, "a.rs", &text, &expected.each_ref().map(String::as_str));
 }
 
 #[test]
 fn a_long_function_is_found_and_a_long_list_beside_it_is_not() {
     let body = |lines: usize| "    x;\n".repeat(lines);
-    let short = format!(
-        "const LIST: [u8; 3] = [\n{}];\nfn f(x: [u8; 2]) {{\n{}}}\n",
-        body(90),
-        body(68)
-    );
+    let short =
+        format!("const LIST: [u8; 3] = [\n{}];\nfn f(x: [u8; 2]) {{\n{}}}\n", body(90), body(68));
     check(long_functions, "a.rs", &short, &[]);
-    let long = format!(
-        "trait T {{ fn g(&self); }}\n\npub async fn f() {{\n{}}}\n",
-        body(69)
-    );
+    let long = format!("trait T {{ fn g(&self); }}\n\npub async fn f() {{\n{}}}\n", body(69));
     check(long_functions, "a.rs", &long, &["3: `f` has 71 lines"]);
 }
 
@@ -321,28 +269,15 @@ fn unsafe_needs_its_place_and_its_reason() {
         "unsafe { x }",
         &["1: unsafe without a SAFETY comment"],
     );
-    check(
-        unsafe_faults,
-        "engine/src/api/mod.rs",
-        sound,
-        &["2: unsafe outside engine/src/mlx/"],
-    );
-    check(
-        unsafe_faults,
-        "engine/src/api/mod.rs",
-        "// unsafe\n#![deny(unsafe_code)]",
-        &[],
-    );
+    check(unsafe_faults, "engine/src/api/mod.rs", sound, &["2: unsafe outside engine/src/mlx/"]);
+    check(unsafe_faults, "engine/src/api/mod.rs", "// unsafe\n#![deny(unsafe_code)]", &[]);
 }
 
 #[test]
 fn a_file_that_no_module_names_is_dead() {
     let file = |path: &str, text: &str| Source::new(path, text);
     let files = [
-        file(
-            "engine/src/lib.rs",
-            "pub mod a;\n#[path = \"elsewhere/c.rs\"]\nmod b;\n// mod dead;",
-        ),
+        file("engine/src/lib.rs", "pub mod a;\n#[path = \"elsewhere/c.rs\"]\nmod b;\n// mod dead;"),
         file("engine/src/a/mod.rs", "mod inner;\nmod inline {}"),
         file("engine/src/a/inner.rs", "#[cfg(test)]\nmod tests;"),
         file("engine/src/a/inner/tests.rs", ""),

@@ -16,14 +16,7 @@ impl Client {
     /// A client for a row of at most `max_tokens`, and the sender to submit that row with.
     pub fn new(max_tokens: usize) -> (Self, EventSender) {
         let (events, receiver) = event_channel(max_tokens);
-        (
-            Self {
-                receiver: Some(receiver),
-                tokens: Vec::new(),
-                end: None,
-            },
-            events,
-        )
+        (Self { receiver: Some(receiver), tokens: Vec::new(), end: None }, events)
     }
 
     /// Takes in what has arrived.
@@ -35,11 +28,7 @@ impl Client {
 
     /// Takes in everything until the row's channel closes.
     pub fn listen_to_the_end(&mut self) {
-        while let Some(event) = self
-            .receiver
-            .as_mut()
-            .and_then(EventReceiver::blocking_recv)
-        {
+        while let Some(event) = self.receiver.as_mut().and_then(EventReceiver::blocking_recv) {
             self.hear(event);
         }
     }

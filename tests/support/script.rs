@@ -52,19 +52,11 @@ pub fn answer(spec: &RowSpec) -> Answer {
         let token = memory.next_token();
         let generated_tokens = tokens.len() + 1;
         if spec.stop_tokens.contains(&token) {
-            return Answer {
-                tokens,
-                reason: FinishReason::Stop,
-                generated_tokens,
-            };
+            return Answer { tokens, reason: FinishReason::Stop, generated_tokens };
         }
         tokens.push(token);
         if generated_tokens == spec.max_tokens {
-            return Answer {
-                tokens,
-                reason: FinishReason::Length,
-                generated_tokens,
-            };
+            return Answer { tokens, reason: FinishReason::Length, generated_tokens };
         }
         memory = memory.fed(&token);
     }
@@ -117,10 +109,7 @@ pub struct Script {
 
 impl fmt::Debug for Script {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Script")
-            .field("faults", &self.faults)
-            .finish_non_exhaustive()
+        formatter.debug_struct("Script").field("faults", &self.faults).finish_non_exhaustive()
     }
 }
 
@@ -205,11 +194,7 @@ struct BatchRow {
 impl ScriptedExecutor {
     /// An executor that follows `script` and writes to `journal`.
     pub fn new(script: Script, journal: SharedJournal) -> Self {
-        Self {
-            script,
-            journal,
-            ..Self::default()
-        }
+        Self { script, journal, ..Self::default() }
     }
 
     /// Counts a call that concerns the rows `ids` and fails it if the script says so.
@@ -222,32 +207,21 @@ impl ScriptedExecutor {
         if let Some(interrupt) = &mut self.script.interrupt {
             interrupt(total);
         }
-        let fault = self
-            .script
-            .faults
-            .iter()
-            .find(|fault| (fault.0, fault.1) == (call, nth));
+        let fault = self.script.faults.iter().find(|fault| (fault.0, fault.1) == (call, nth));
         let Some((_, _, fault)) = fault else {
             return Ok(());
         };
         self.journal.open().hit.extend(ids.cloned());
         match fault {
-            Fault::Error => Err(Error::new(
-                Code::Internal,
-                format!("scripted {call:?} {nth}"),
-            )),
+            Fault::Error => Err(Error::new(Code::Internal, format!("scripted {call:?} {nth}"))),
             Fault::Panic => panic!("scripted {call:?} {nth}"),
         }
     }
 
     /// As [`ScriptedExecutor::call`], for calls whose failure leaves the batch in pieces.
     fn batch_call(&mut self, call: Call, ids: Vec<String>) -> Result<()> {
-        assert!(
-            !self.broken,
-            "{call:?} on a batch that failed and was not reset"
-        );
-        self.call(call, ids.iter())
-            .inspect_err(|_| self.broken = true)
+        assert!(!self.broken, "{call:?} on a batch that failed and was not reset");
+        self.call(call, ids.iter()).inspect_err(|_| self.broken = true)
     }
 
     fn ids(&self) -> Vec<String> {
@@ -256,22 +230,14 @@ impl ScriptedExecutor {
 
     fn read(&self) -> Vec<Sampled> {
         match self.in_flight {
-            true => self
-                .batch
-                .iter()
-                .map(|row| Sampled { token: row.next })
-                .collect(),
+            true => self.batch.iter().map(|row| Sampled { token: row.next }).collect(),
             false => Vec::new(),
         }
     }
 
     /// The width of the batch in tokens: that of its longest row.
     fn width_tokens(&self) -> u64 {
-        self.batch
-            .iter()
-            .map(|row| row.memory.fed_tokens as u64)
-            .max()
-            .unwrap_or(0)
+        self.batch.iter().map(|row| row.memory.fed_tokens as u64).max().unwrap_or(0)
     }
 }
 
@@ -282,27 +248,15 @@ impl Executor for ScriptedExecutor {
         self.journal.open().opened.push(spec.id.clone());
         self.call(Call::Open, std::iter::once(&spec.id))?;
         let memory = Memory::new(spec);
-        Ok(Solo {
-            spec: spec.clone(),
-            memory,
-            first: None,
-            lease: Lease::new(&self.journal),
-        })
+        Ok(Solo { spec: spec.clone(), memory, first: None, lease: Lease::new(&self.journal) })
     }
 
     fn prefill(&mut self, solo: &mut Solo, tokens: &[u32]) -> Result<()> {
         let rest = &solo.spec.prompt[solo.memory.fed_tokens..];
         let drain = &rest[..rest.len() - 1];
-        assert!(
-            !tokens.is_empty() && drain.starts_with(tokens),
-            "a wrong slice of the prompt"
-        );
+        assert!(!tokens.is_empty() && drain.starts_with(tokens), "a wrong slice of the prompt");
         if let Some(chunk_tokens) = self.script.chunk_tokens {
-            assert_eq!(
-                tokens.len(),
-                drain.len().min(chunk_tokens),
-                "a prompt cut elsewhere"
-            );
+            assert_eq!(tokens.len(), drain.len().min(chunk_tokens), "a prompt cut elsewhere");
         }
         self.call(Call::Prefill, std::iter::once(&solo.spec.id))?;
         solo.memory = tokens.iter().fold(solo.memory, Memory::fed);
@@ -327,28 +281,14 @@ impl Executor for ScriptedExecutor {
         ids.push(solo.spec.id.clone());
         self.batch_call(Call::Join, ids)?;
         let next = solo.first.expect("a row joins after its token 0");
-        let Solo {
-            spec,
-            memory,
-            lease,
-            ..
-        } = solo;
-        self.batch.push(BatchRow {
-            spec,
-            memory,
-            next,
-            sampled_tokens: 1,
-            _lease: lease,
-        });
+        let Solo { spec, memory, lease, .. } = solo;
+        self.batch.push(BatchRow { spec, memory, next, sampled_tokens: 1, _lease: lease });
         Ok(())
     }
 
     fn step(&mut self) -> Result<Vec<Sampled>> {
         assert!(!self.batch.is_empty(), "a step without rows");
-        let wanted = self
-            .batch
-            .iter()
-            .any(|row| row.sampled_tokens < row.spec.max_tokens);
+        let wanted = self.batch.iter().any(|row| row.sampled_tokens < row.spec.max_tokens);
         assert!(wanted, "a step for rows that all have their last token");
         self.batch_call(Call::Step, self.ids())?;
         let sampled = self.read();
@@ -370,23 +310,13 @@ impl Executor for ScriptedExecutor {
     }
 
     fn filter(&mut self, keep: &[usize]) -> Result<()> {
-        assert!(
-            keep.is_sorted_by(|left, right| left < right),
-            "not ascending: {keep:?}"
-        );
-        assert!(
-            keep.iter().all(|index| *index < self.batch.len()),
-            "out of range: {keep:?}"
-        );
+        assert!(keep.is_sorted_by(|left, right| left < right), "not ascending: {keep:?}");
+        assert!(keep.iter().all(|index| *index < self.batch.len()), "out of range: {keep:?}");
         assert!(keep.len() < self.batch.len(), "a filter that drops nothing");
-        let kept = keep
-            .iter()
-            .map(|index| self.batch[*index].spec.id.clone())
-            .collect();
+        let kept = keep.iter().map(|index| self.batch[*index].spec.id.clone()).collect();
         self.batch_call(Call::Filter, kept)?;
         let mut index = 0..;
-        self.batch
-            .retain(|_| index.next().is_some_and(|index| keep.contains(&index)));
+        self.batch.retain(|_| index.next().is_some_and(|index| keep.contains(&index)));
         self.in_flight &= !self.batch.is_empty();
         Ok(())
     }
@@ -406,10 +336,7 @@ impl Executor for ScriptedExecutor {
     }
 
     fn memory(&self) -> MemorySnapshot {
-        MemorySnapshot {
-            active_bytes: self.batch_kv_bytes(),
-            ..MemorySnapshot::default()
-        }
+        MemorySnapshot { active_bytes: self.batch_kv_bytes(), ..MemorySnapshot::default() }
     }
 }
 
@@ -423,18 +350,12 @@ struct Memory {
 impl Memory {
     /// Nothing was fed; the row's seed is part of what it will say.
     fn new(spec: &RowSpec) -> Self {
-        Self {
-            hash: spec.sampling.seed.unwrap_or(0),
-            fed_tokens: 0,
-        }
+        Self { hash: spec.sampling.seed.unwrap_or(0), fed_tokens: 0 }
     }
 
     fn fed(self, token: &u32) -> Self {
         let hash = mix(self.hash ^ (u64::from(*token) + 1).wrapping_mul(0x2545_f491_4f6c_dd1d));
-        Self {
-            hash,
-            fed_tokens: self.fed_tokens + 1,
-        }
+        Self { hash, fed_tokens: self.fed_tokens + 1 }
     }
 
     fn next_token(self) -> u32 {

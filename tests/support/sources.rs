@@ -18,10 +18,7 @@ pub struct Source {
 /// The repository's folder.
 pub fn repository() -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
-    tests
-        .parent()
-        .expect("tests/ is a folder of the repository")
-        .to_owned()
+    tests.parent().expect("tests/ is a folder of the repository").to_owned()
 }
 
 /// Every Rust file of the repository that is not generated or fetched, sorted by path.
@@ -29,28 +26,16 @@ pub fn rust_files() -> Vec<Source> {
     let root = repository();
     let mut paths = BTreeSet::new();
     collect(&root, &mut paths);
-    assert!(
-        paths.len() > 10,
-        "the repository's sources were not found in {root:?}"
-    );
-    paths
-        .into_iter()
-        .map(|path| Source::read(&root, &path))
-        .collect()
+    assert!(paths.len() > 10, "the repository's sources were not found in {root:?}");
+    paths.into_iter().map(|path| Source::read(&root, &path)).collect()
 }
 
 /// Adds the Rust files below `folder`.
 fn collect(folder: &Path, paths: &mut BTreeSet<PathBuf>) {
     const SKIPPED: [&str; 5] = ["target", "gen", "node_modules", "dist", "goldens"];
     for entry in fs::read_dir(folder).expect("a folder of the repository can be read") {
-        let path = entry
-            .expect("an entry of the repository can be read")
-            .path();
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let path = entry.expect("an entry of the repository can be read").path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() && !name.starts_with('.') && !SKIPPED.contains(&name.as_str()) {
             collect(&path, paths);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
@@ -62,20 +47,14 @@ fn collect(folder: &Path, paths: &mut BTreeSet<PathBuf>) {
 impl Source {
     fn read(root: &Path, path: &Path) -> Self {
         let text = fs::read_to_string(path).expect("a source file can be read");
-        let relative = path
-            .strip_prefix(root)
-            .expect("the path was found below the root");
+        let relative = path.strip_prefix(root).expect("the path was found below the root");
         Self::new(relative.to_string_lossy().replace('\\', "/"), text)
     }
 
     /// A file of that `path` and `text`.
     pub fn new(path: impl Into<String>, text: impl Into<String>) -> Self {
         let text = text.into();
-        Self {
-            path: path.into(),
-            code: blank_prose(&text),
-            text,
-        }
+        Self { path: path.into(), code: blank_prose(&text), text }
     }
 
     /// Whether `word` stands alone somewhere in the code.
@@ -86,9 +65,7 @@ impl Source {
     /// The lines (from 0) whose code has `word` standing alone.
     pub fn lines_naming(&self, word: &str) -> impl Iterator<Item = usize> {
         let lines = self.code.lines().enumerate();
-        lines
-            .filter(move |(_, line)| has_word(line, word))
-            .map(|(index, _)| index)
+        lines.filter(move |(_, line)| has_word(line, word)).map(|(index, _)| index)
     }
 }
 
@@ -110,11 +87,7 @@ pub fn blank_prose(text: &str) -> String {
     while at < characters.len() {
         let length = prose_length(&characters[at..], characters[..at].last());
         for offset in 0..length {
-            blanked.push(if characters[at + offset] == '\n' {
-                '\n'
-            } else {
-                ' '
-            });
+            blanked.push(if characters[at + offset] == '\n' { '\n' } else { ' ' });
         }
         if length == 0 {
             blanked.push(characters[at]);
@@ -128,19 +101,15 @@ pub fn blank_prose(text: &str) -> String {
 fn prose_length(rest: &[char], before: Option<&char>) -> usize {
     let in_word = before.is_some_and(|before| before.is_alphanumeric() || *before == '_');
     match rest {
-        ['/', '/', ..] => rest
-            .iter()
-            .position(|character| *character == '\n')
-            .unwrap_or(rest.len()),
+        ['/', '/', ..] => {
+            rest.iter().position(|character| *character == '\n').unwrap_or(rest.len())
+        }
         ['/', '*', ..] => block_comment_length(rest),
         ['"', ..] => string_length(rest),
         ['r', '"' | '#', ..] if !in_word => raw_string_length(rest),
         ['b', 'r', '"' | '#', ..] if !in_word => 1 + raw_string_length(&rest[1..]),
         ['\'', '\\', _, tail @ ..] => {
-            3 + tail
-                .iter()
-                .position(|character| *character == '\'')
-                .map_or(0, |end| end + 1)
+            3 + tail.iter().position(|character| *character == '\'').map_or(0, |end| end + 1)
         }
         ['\'', _, '\'', ..] => 3,
         _ => 0,
@@ -176,10 +145,7 @@ fn string_length(rest: &[char]) -> usize {
 
 /// The length of a raw string that starts at its `r`; 0 for a raw identifier.
 fn raw_string_length(rest: &[char]) -> usize {
-    let hashes = rest[1..]
-        .iter()
-        .take_while(|character| **character == '#')
-        .count();
+    let hashes = rest[1..].iter().take_while(|character| **character == '#').count();
     if rest.get(1 + hashes) != Some(&'"') {
         return 0;
     }
@@ -204,10 +170,7 @@ mod tests {
         check("a /* b /* c */ \n */ d", "a              \n    d");
         check(r#"f("x\"}", 'y')"#, "f(      ,    )");
         check(r###"r#"a"}"# b"###, "         b");
-        check(
-            r"'\'' c '\n' '\u{41}' d",
-            &format!("{:4} c {:4} {:8} d", "", "", ""),
-        );
+        check(r"'\'' c '\n' '\u{41}' d", &format!("{:4} c {:4} {:8} d", "", "", ""));
         check("fn f<'a>(x: &'a str)", "fn f<'a>(x: &'a str)");
         check("for r in r#type", "for r in r#type");
     }

@@ -16,24 +16,20 @@ impl<S: Send + Sync> FromRequest<S> for JsonBody {
     type Rejection = Rejection;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Rejection> {
-        let bytes = Bytes::from_request(request, state)
-            .await
-            .map_err(|rejection| {
-                let rejection = rejection.into_response();
-                match rejection.status() {
-                    StatusCode::PAYLOAD_TOO_LARGE => Rejection::BodyTooLarge,
-                    _ => invalid("failed to read the request body".to_owned()),
-                }
-            })?;
+        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
+            let rejection = rejection.into_response();
+            match rejection.status() {
+                StatusCode::PAYLOAD_TOO_LARGE => Rejection::BodyTooLarge,
+                _ => invalid("failed to read the request body".to_owned()),
+            }
+        })?;
         parse(&bytes).map(Self)
     }
 }
 
 fn parse(bytes: &[u8]) -> Result<Value, Rejection> {
     if bytes.is_empty() {
-        return Err(invalid(
-            "the request body is empty, and JSON is expected".to_owned(),
-        ));
+        return Err(invalid("the request body is empty, and JSON is expected".to_owned()));
     }
     serde_json::from_slice(bytes)
         .map_err(|error| invalid(format!("the request body is not valid JSON: {error}")))

@@ -50,14 +50,8 @@ impl Guard {
             .chain(listening.map(Ok))
             .chain(configured)
             .collect::<Result<_>>()?;
-        let origins = config
-            .allowed_origins
-            .iter()
-            .map(|origin| allowed_origin(origin));
-        Ok(Self {
-            hosts,
-            origins: origins.collect::<Result<_>>()?,
-        })
+        let origins = config.allowed_origins.iter().map(|origin| allowed_origin(origin));
+        Ok(Self { hosts, origins: origins.collect::<Result<_>>()? })
     }
 
     /// Tells the browsers of allowed origins that they are.
@@ -71,19 +65,10 @@ impl Guard {
 
     fn judge(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Rejection> {
         // A request target with an authority overrides the header (RFC 9112, section 3.2.2).
-        let header = headers
-            .get(header::HOST)
-            .and_then(|host| host.to_str().ok());
-        let authority = uri
-            .authority()
-            .map(axum::http::uri::Authority::as_str)
-            .or(header);
+        let header = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let authority = uri.authority().map(axum::http::uri::Authority::as_str).or(header);
         let authority = authority.unwrap_or_default().to_ascii_lowercase();
-        if !self
-            .hosts
-            .iter()
-            .any(|host| *host == without_port(&authority))
-        {
+        if !self.hosts.iter().any(|host| *host == without_port(&authority)) {
             return Err(Rejection::ForeignHost(authority));
         }
         match headers.get(header::ORIGIN) {
@@ -97,10 +82,7 @@ impl Guard {
 
     /// Whether it is listed, or the page came from this very server.
     fn allows_origin(&self, origin: &HeaderValue, authority: &str) -> bool {
-        let own = origin
-            .to_str()
-            .ok()
-            .and_then(|origin| origin.strip_prefix("http://"));
+        let own = origin.to_str().ok().and_then(|origin| origin.strip_prefix("http://"));
         own == Some(authority) || self.origins.contains(origin)
     }
 }
@@ -116,38 +98,24 @@ fn listening_host(host: &str) -> Option<String> {
 
 fn allowed_host(host: &str) -> Result<String> {
     let bad = || {
-        Error::new(
-            Code::InvalidRequest,
-            format!("`{host}` is not a host name to allow"),
-        )
-        .with_hint("a name or an address, without scheme and port")
+        Error::new(Code::InvalidRequest, format!("`{host}` is not a host name to allow"))
+            .with_hint("a name or an address, without scheme and port")
     };
     if let Ok(IpAddr::V6(address)) = host.parse() {
         return Ok(format!("[{address}]"));
     }
     let plain = without_port(host) == host && !host.is_empty();
-    let named = host
-        .chars()
-        .all(|each| each.is_ascii_graphic() && !"/*@".contains(each));
-    if plain && named {
-        Ok(host.to_ascii_lowercase())
-    } else {
-        Err(bad())
-    }
+    let named = host.chars().all(|each| each.is_ascii_graphic() && !"/*@".contains(each));
+    if plain && named { Ok(host.to_ascii_lowercase()) } else { Err(bad()) }
 }
 
 fn allowed_origin(origin: &str) -> Result<HeaderValue> {
     let (scheme, rest) = origin.split_once("://").unwrap_or_default();
     let origin_like = !scheme.is_empty() && !rest.is_empty() && !rest.contains(['/', '*']);
-    let value = HeaderValue::from_str(origin)
-        .ok()
-        .filter(|_| origin_like || origin == "null");
+    let value = HeaderValue::from_str(origin).ok().filter(|_| origin_like || origin == "null");
     value.ok_or_else(|| {
-        Error::new(
-            Code::InvalidRequest,
-            format!("`{origin}` is not an origin to allow"),
-        )
-        .with_hint("scheme, host and port as browsers send them: `https://example.org`")
+        Error::new(Code::InvalidRequest, format!("`{origin}` is not an origin to allow"))
+            .with_hint("scheme, host and port as browsers send them: `https://example.org`")
     })
 }
 
@@ -185,29 +153,13 @@ mod tests {
     #[test]
     fn only_known_names_pass_on_any_port_and_in_any_case() {
         let guard = guard(&["Studio.local", "fd00::1"], &[]);
-        let known = [
-            "localhost",
-            "LOCALHOST:8080",
-            "127.0.0.1:1",
-            "[::1]:80",
-            "[::1]",
-        ];
+        let known = ["localhost", "LOCALHOST:8080", "127.0.0.1:1", "[::1]:80", "[::1]"];
         let listed = ["studio.local:8080", "[fd00::1]:8080"];
         for host in known.iter().chain(&listed) {
             assert!(passes(&guard, host, None), "{host}");
         }
-        let foreign = [
-            "evil.example",
-            "localhost.evil.example",
-            "127.0.0.1.evil.example:8080",
-        ];
-        let odd = [
-            "",
-            ":8080",
-            "[::2]",
-            "localhost@evil.example",
-            "evil.example@localhost",
-        ];
+        let foreign = ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8080"];
+        let odd = ["", ":8080", "[::2]", "localhost@evil.example", "evil.example@localhost"];
         for host in foreign.iter().chain(&odd) {
             assert!(!passes(&guard, host, None), "{host}");
         }
@@ -224,22 +176,9 @@ mod tests {
     #[test]
     fn pages_pass_from_this_server_and_from_listed_origins_only() {
         let guard = guard(&[], &["https://chat.example"]);
-        assert!(passes(
-            &guard,
-            "localhost:8080",
-            Some("http://localhost:8080")
-        ));
-        assert!(passes(
-            &guard,
-            "localhost:8080",
-            Some("https://chat.example")
-        ));
-        for origin in [
-            "http://localhost:3000",
-            "https://evil.example",
-            "null",
-            "http://",
-        ] {
+        assert!(passes(&guard, "localhost:8080", Some("http://localhost:8080")));
+        assert!(passes(&guard, "localhost:8080", Some("https://chat.example")));
+        for origin in ["http://localhost:3000", "https://evil.example", "null", "http://"] {
             assert!(!passes(&guard, "localhost:8080", Some(origin)), "{origin}");
         }
     }
@@ -249,15 +188,9 @@ mod tests {
         for host in ["", "http://a", "a:80", "*", "a b"] {
             assert!(allowed_host(host).is_err(), "{host}");
         }
-        for origin in [
-            "",
-            "*",
-            "example.org",
-            "https://",
-            "https://a/",
-            "https://*.a",
-            "https://a\n",
-        ] {
+        for origin in
+            ["", "*", "example.org", "https://", "https://a/", "https://*.a", "https://a\n"]
+        {
             assert!(allowed_origin(origin).is_err(), "{origin}");
         }
         assert!(allowed_origin("null").is_ok());
@@ -265,10 +198,7 @@ mod tests {
 
     #[test]
     fn a_server_on_one_address_goes_by_it_and_one_on_all_addresses_by_no_extra_name() {
-        assert_eq!(
-            listening_host("192.168.1.5").as_deref(),
-            Some("192.168.1.5")
-        );
+        assert_eq!(listening_host("192.168.1.5").as_deref(), Some("192.168.1.5"));
         assert_eq!(listening_host("fd00::1").as_deref(), Some("[fd00::1]"));
         assert_eq!(listening_host("0.0.0.0"), None);
         assert_eq!(listening_host("::"), None);

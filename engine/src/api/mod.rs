@@ -49,9 +49,6 @@ pub fn router(engine: Engine, config: &ServeConfig) -> Result<Router> {
         .method_not_allowed_fallback(async || Rejection::MethodNotAllowed)
         .layer(DefaultBodyLimit::max(config.body_bytes_max))
         .layer(cors)
-        .layer(middleware::from_fn_with_state(
-            Arc::new(guard),
-            guard::check,
-        ))
+        .layer(middleware::from_fn_with_state(Arc::new(guard), guard::check))
         .with_state(engine))
 }

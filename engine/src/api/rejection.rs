@@ -46,11 +46,9 @@ impl Rejection {
             Self::NoRoute => {
                 ErrorBody::new(REQUEST, "not_found", "this server has nothing at that path")
             }
-            Self::MethodNotAllowed => ErrorBody::new(
-                REQUEST,
-                "method_not_allowed",
-                "that path takes another method",
-            ),
+            Self::MethodNotAllowed => {
+                ErrorBody::new(REQUEST, "method_not_allowed", "that path takes another method")
+            }
             Self::BodyTooLarge => {
                 ErrorBody::new(REQUEST, "body_too_large", "the request body is too large")
             }
@@ -94,13 +92,8 @@ impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
         let status = self.status();
         let mut response = (status, Json(self.body())).into_response();
-        if matches!(
-            status,
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
-        ) {
-            response
-                .headers_mut()
-                .insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS);
+        if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS);
         }
         response
     }

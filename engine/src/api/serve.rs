@@ -32,10 +32,9 @@ pub async fn bind(host: &str, port: u16) -> Result<TcpListener> {
             ErrorKind::PermissionDenied => {
                 told("permission denied", "`--port` takes one above 1023")
             }
-            ErrorKind::AddrNotAvailable => told(
-                "this machine does not have that address",
-                "`--host` takes another",
-            ),
+            ErrorKind::AddrNotAvailable => {
+                told("this machine does not have that address", "`--host` takes another")
+            }
             // Name resolution fails with kinds that differ between systems.
             _ => told(&error.to_string(), "`--host` takes a local name or address"),
         }

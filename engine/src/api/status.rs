@@ -17,9 +17,5 @@ pub(super) async fn health(State(engine): State<Engine>) -> (StatusCode, Json<He
 }
 
 pub(super) async fn stats(State(engine): State<Engine>) -> Json<StatsBody> {
-    Json(StatsBody::new(
-        engine.card(),
-        engine.uptime(),
-        &engine.snapshot(),
-    ))
+    Json(StatsBody::new(engine.card(), engine.uptime(), &engine.snapshot()))
 }

@@ -39,21 +39,12 @@ struct Frames {
 impl Frames {
     fn new(head: ReplyHead, generation: Generation) -> Self {
         let ready = head.opening().iter().map(frame).collect();
-        Self {
-            head,
-            generation: Some(generation),
-            ready,
-        }
+        Self { head, generation: Some(generation), ready }
     }
 
     async fn next(&mut self) -> Option<String> {
         if self.ready.is_empty() {
-            let event = self
-                .generation
-                .as_mut()?
-                .next()
-                .await
-                .unwrap_or_else(unfinished);
+            let event = self.generation.as_mut()?.next().await.unwrap_or_else(unfinished);
             self.take(event);
         }
         self.ready.pop_front()
@@ -86,8 +77,5 @@ fn frame(body: &impl Serialize) -> String {
 
 /// What takes the place of an end that never came.
 pub(super) fn unfinished() -> Result<TextEvent> {
-    Err(Error::new(
-        Code::Internal,
-        "the answer stopped without an end",
-    ))
+    Err(Error::new(Code::Internal, "the answer stopped without an end"))
 }

@@ -52,10 +52,8 @@ impl FullCache {
         let (Some(own), Some(other)) = (self.buffers.take(), other.buffers) else {
             return Ok(());
         };
-        let frame = Frame {
-            width: widths.0.max(widths.1),
-            capacity: own.capacity().max(other.capacity()),
-        };
+        let frame =
+            Frame { width: widths.0.max(widths.1), capacity: own.capacity().max(other.capacity()) };
         let join = |own: &Array, other: &Array| {
             let parts = [frame.place(own, widths.0)?, frame.place(other, widths.1)?];
             ops::concatenate_axis(&parts, 0)
@@ -82,10 +80,7 @@ impl FullCache {
             }
             ops::slice_axis(&kept, TIME_AXIS, shift, kept.dim(2))
         };
-        self.buffers = Some(Buffers {
-            keys: pick(&buffers.keys)?,
-            values: pick(&buffers.values)?,
-        });
+        self.buffers = Some(Buffers { keys: pick(&buffers.keys)?, values: pick(&buffers.values)? });
         Ok(())
     }
 
@@ -103,20 +98,13 @@ impl FullCache {
             let own = ops::slice_axis(&lone, TIME_AXIS, columns.start, columns.end)?;
             Ok(own.contiguous()?)
         };
-        let copied = Buffers {
-            keys: copy(&buffers.keys)?,
-            values: copy(&buffers.values)?,
-        };
-        Ok(Self {
-            buffers: Some(copied),
-        })
+        let copied = Buffers { keys: copy(&buffers.keys)?, values: copy(&buffers.values)? };
+        Ok(Self { buffers: Some(copied) })
     }
 
     /// Its buffers, if it was ever written.
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
-        self.buffers
-            .iter()
-            .flat_map(|buffers| [&buffers.keys, &buffers.values])
+        self.buffers.iter().flat_map(|buffers| [&buffers.keys, &buffers.values])
     }
 }
 

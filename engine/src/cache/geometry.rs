@@ -31,10 +31,7 @@ impl Geometry {
 
     /// One row of `width` columns, all its own.
     pub fn solo_of_width(width: i32) -> Self {
-        Self {
-            width,
-            left_padding: vec![0],
-        }
+        Self { width, left_padding: vec![0] }
     }
 
     /// How many rows there are.
@@ -68,11 +65,7 @@ impl Geometry {
         if self.is_unpadded() {
             return Offset::Shared(self.width);
         }
-        let offsets: Vec<i32> = self
-            .left_padding
-            .iter()
-            .map(|pad| self.width - pad)
-            .collect();
+        let offsets: Vec<i32> = self.left_padding.iter().map(|pad| self.width - pad).collect();
         Offset::PerRow(ops::int_vector(&offsets))
     }
 
@@ -112,11 +105,8 @@ impl Geometry {
     pub fn extend(&mut self, joiner: &Self) {
         let width = self.width.max(joiner.width);
         let (own, other) = (width - self.width, width - joiner.width);
-        self.left_padding
-            .iter_mut()
-            .for_each(|padding| *padding += own);
-        self.left_padding
-            .extend(joiner.left_padding.iter().map(|padding| padding + other));
+        self.left_padding.iter_mut().for_each(|padding| *padding += own);
+        self.left_padding.extend(joiner.left_padding.iter().map(|padding| padding + other));
         self.width = width;
     }
 
@@ -125,9 +115,7 @@ impl Geometry {
     pub fn filter(&mut self, keep: &[usize]) -> i32 {
         self.left_padding = keep.iter().map(|row| self.left_padding[*row]).collect();
         let shift = self.left_padding.iter().copied().min().unwrap_or(0);
-        self.left_padding
-            .iter_mut()
-            .for_each(|padding| *padding -= shift);
+        self.left_padding.iter_mut().for_each(|padding| *padding -= shift);
         self.width -= shift;
         shift
     }

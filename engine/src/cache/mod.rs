@@ -47,10 +47,7 @@ pub struct Positions {
 impl CacheSet {
     /// An empty row with these layers.
     pub fn solo(layers: Vec<LayerCache>) -> Self {
-        Self {
-            layers,
-            geometry: Geometry::solo(),
-        }
+        Self { layers, geometry: Geometry::solo() }
     }
 
     /// How many rows it holds.
@@ -76,10 +73,7 @@ impl CacheSet {
 
     /// The cache of layer `index` and the width it is written at.
     pub fn layer(&mut self, index: usize) -> LayerSlot<'_> {
-        LayerSlot {
-            cache: &mut self.layers[index],
-            width: self.geometry.width(),
-        }
+        LayerSlot { cache: &mut self.layers[index], width: self.geometry.width() }
     }
 
     /// Counts `tokens` columns that every layer has written.
@@ -130,10 +124,7 @@ impl CacheSet {
             LayerCache::Full(layer) => Ok(LayerCache::Full(layer.extract(row, columns.clone())?)),
         });
         let geometry = Geometry::solo_of_width(columns.end - columns.start);
-        Ok(Self {
-            layers: layers.collect::<Result<_>>()?,
-            geometry,
-        })
+        Ok(Self { layers: layers.collect::<Result<_>>()?, geometry })
     }
 
     /// Every array, to evaluate them at once.

@@ -18,10 +18,7 @@ struct Twin {
 impl Twin {
     fn solo(columns: &[f32]) -> Self {
         let set = CacheSet::solo(vec![LayerCache::Full(FullCache::new())]);
-        let mut twin = Self {
-            set,
-            rows: vec![Vec::new()],
-        };
+        let mut twin = Self { set, rows: vec![Vec::new()] };
         twin.feed(&[columns.to_vec()]);
         twin
     }
@@ -53,10 +50,7 @@ impl Twin {
         for (row, columns) in self.rows.iter().enumerate() {
             let lone = self.set.extract(row).unwrap();
             assert_eq!(lone.geometry().width() as usize, columns.len());
-            let arrays: Vec<_> = lone
-                .arrays()
-                .map(|array| ops::read_f32(array).unwrap())
-                .collect();
+            let arrays: Vec<_> = lone.arrays().map(|array| ops::read_f32(array).unwrap()).collect();
             let keys = ops::read_f32(&columns_as_array(std::slice::from_ref(columns))).unwrap();
             let values: Vec<f32> = keys.iter().map(|key| -key).collect();
             assert_eq!(arrays, vec![keys, values], "row {row}");
@@ -76,10 +70,7 @@ fn columns_as_array(rows: &[Vec<f32>]) -> Array {
             }
         }
     }
-    Array::from_slice(
-        &data,
-        &[rows.len() as i32, HEADS, columns as i32, DIMENSION],
-    )
+    Array::from_slice(&data, &[rows.len() as i32, HEADS, columns as i32, DIMENSION])
 }
 
 #[derive(Debug, Clone)]
@@ -98,9 +89,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 fn survivors(rows: usize, choice: u64) -> Vec<usize> {
-    (0..rows)
-        .filter(|row| choice >> (row % 64) & 1 == 1)
-        .collect()
+    (0..rows).filter(|row| choice >> (row % 64) & 1 == 1).collect()
 }
 
 proptest! {
@@ -152,26 +141,13 @@ fn survivors_of_a_filter_keep_no_padding_in_common() {
 fn a_padded_row_sees_its_own_columns_only() {
     Device::cpu();
     let mut twin = Twin::solo(&[1.0, 2.0, 3.0]);
-    assert!(matches!(
-        twin.set.positions(1).unwrap().full_mask,
-        Mask::None
-    ));
-    assert!(matches!(
-        twin.set.positions(4).unwrap().full_mask,
-        Mask::Causal
-    ));
+    assert!(matches!(twin.set.positions(1).unwrap().full_mask, Mask::None));
+    assert!(matches!(twin.set.positions(4).unwrap().full_mask, Mask::Causal));
     twin.join(Twin::solo(&[4.0]));
-    let Mask::Array(mask) = twin.set.positions(1).unwrap().full_mask else {
-        panic!("no mask")
-    };
+    let Mask::Array(mask) = twin.set.positions(1).unwrap().full_mask else { panic!("no mask") };
     assert_eq!(mask.shape(), [2, 1, 1, 4]);
-    assert_eq!(
-        ops::read_f32(&mask).unwrap(),
-        [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0]
-    );
-    let Mask::Array(mask) = twin.set.positions(2).unwrap().full_mask else {
-        panic!("no mask")
-    };
+    assert_eq!(ops::read_f32(&mask).unwrap(), [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0]);
+    let Mask::Array(mask) = twin.set.positions(2).unwrap().full_mask else { panic!("no mask") };
     let row = &ops::read_f32(&mask).unwrap()[10..];
     assert_eq!(row, [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
 }

@@ -32,10 +32,7 @@ pub struct ModelCapabilities {
 impl ModelCard {
     /// The error for a request that names another model.
     pub fn not_found(&self, name: &str) -> Error {
-        let message = format!(
-            "no model `{name}` is served; this server serves `{}`",
-            self.id
-        );
+        let message = format!("no model `{name}` is served; this server serves `{}`", self.id);
         Error::new(Code::ModelNotFound, message).with_param("model")
     }
 }

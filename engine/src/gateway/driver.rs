@@ -48,19 +48,10 @@ where
             // Rows of a scheduler that failed are gone, even if no other follows.
             posts.post(Snapshot::default());
             let executor = build()?;
-            Ok(Scheduler::new(
-                config.clone(),
-                executor,
-                time.clone(),
-                posts.clone(),
-            ))
+            Ok(Scheduler::new(config.clone(), executor, time.clone(), posts.clone()))
         };
         let thread = EngineThread::start(clock.clone(), pause, build_scheduler)?;
-        Ok(Self {
-            thread,
-            board,
-            clock,
-        })
+        Ok(Self { thread, board, clock })
     }
 
     /// The thread, for jobs that are not rows.
@@ -86,8 +77,7 @@ where
 {
     fn submit(&self, spec: RowSpec, events: EventSender) -> Result<()> {
         let arrived = self.clock.now();
-        self.thread
-            .post(move |scheduler| scheduler.submit_arrived(spec, events, arrived))
+        self.thread.post(move |scheduler| scheduler.submit_arrived(spec, events, arrived))
     }
 
     fn snapshot(&self) -> Arc<Snapshot> {
@@ -116,10 +106,9 @@ fn health(
             unavailable(format!("the engine failed and is being rebuilt: {reason}"))
         }
         (ThreadState::Stopped, ..) => unavailable("the engine has shut down".to_owned()),
-        (ThreadState::Serving, Some(age), _) if age > longest => unavailable(format!(
-            "the engine has been in one step for {} s",
-            age.as_secs()
-        )),
+        (ThreadState::Serving, Some(age), _) if age > longest => {
+            unavailable(format!("the engine has been in one step for {} s", age.as_secs()))
+        }
         (ThreadState::Serving, _, Some(age)) if age > longest => {
             unavailable(format!("live rows have not moved for {} s", age.as_secs()))
         }
@@ -138,13 +127,10 @@ mod tests {
         stuck_s: Option<u64>,
         expected: Option<&str>,
     ) {
-        let (working, stuck) = (
-            working_s.map(Duration::from_secs),
-            stuck_s.map(Duration::from_secs),
-        );
-        let expected = expected.map_or(Health::Serving, |reason| Health::Unavailable {
-            reason: reason.to_owned(),
-        });
+        let (working, stuck) =
+            (working_s.map(Duration::from_secs), stuck_s.map(Duration::from_secs));
+        let expected = expected
+            .map_or(Health::Serving, |reason| Health::Unavailable { reason: reason.to_owned() });
         assert_eq!(health(state, working, stuck), expected);
     }
 
@@ -158,30 +144,13 @@ mod tests {
     fn an_engine_that_does_not_move_is_unavailable_and_says_why() {
         let in_step = "the engine has been in one step for 61 s";
         check(ThreadState::Serving, Some(61), None, Some(in_step));
-        check(
-            ThreadState::Serving,
-            None,
-            Some(75),
-            Some("live rows have not moved for 75 s"),
-        );
+        check(ThreadState::Serving, None, Some(75), Some("live rows have not moved for 75 s"));
     }
 
     #[test]
     fn a_failed_or_stopped_engine_is_unavailable_and_says_why() {
-        let failed = ThreadState::Failed {
-            reason: "boom".to_owned(),
-        };
-        check(
-            failed,
-            None,
-            None,
-            Some("the engine failed and is being rebuilt: boom"),
-        );
-        check(
-            ThreadState::Stopped,
-            None,
-            None,
-            Some("the engine has shut down"),
-        );
+        let failed = ThreadState::Failed { reason: "boom".to_owned() };
+        check(failed, None, None, Some("the engine failed and is being rebuilt: boom"));
+        check(ThreadState::Stopped, None, None, Some("the engine has shut down"));
     }
 }

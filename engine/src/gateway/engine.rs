@@ -48,9 +48,7 @@ impl Engine {
         scheduler: SchedulerConfig,
         clock: Clock,
     ) -> Self {
-        let live_max = scheduler
-            .batch_rows_max
-            .saturating_add(scheduler.waiting_rows_max);
+        let live_max = scheduler.batch_rows_max.saturating_add(scheduler.waiting_rows_max);
         Self(Arc::new(Inner {
             card,
             tokenizer,
@@ -86,13 +84,7 @@ impl Engine {
         let stopwatch = Stopwatch::start(inner.clock.clone());
         inner.rows.submit(spec, sender)?;
         let row = LiveRow::new(events, inner.phase.subscribe(), place);
-        Ok(Generation::new(
-            request,
-            placement,
-            row,
-            inner.tokenizer.detokenizer(),
-            stopwatch,
-        ))
+        Ok(Generation::new(request, placement, row, inner.tokenizer.detokenizer(), stopwatch))
     }
 
     /// The served model.
@@ -109,9 +101,7 @@ impl Engine {
     pub fn health(&self) -> Health {
         match self.0.check_serving() {
             Ok(()) => self.0.rows.health(),
-            Err(error) => Health::Unavailable {
-                reason: error.message().to_owned(),
-            },
+            Err(error) => Health::Unavailable { reason: error.message().to_owned() },
         }
     }
 
@@ -151,9 +141,7 @@ impl Inner {
     }
 
     fn place_in_queue(&self) -> Result<OwnedSemaphorePermit> {
-        Arc::clone(&self.live)
-            .try_acquire_owned()
-            .map_err(|_| self.queue_full())
+        Arc::clone(&self.live).try_acquire_owned().map_err(|_| self.queue_full())
     }
 
     async fn tokenize(&self, prompt: &Prompt) -> Result<Vec<u32>> {
@@ -161,12 +149,10 @@ impl Inner {
             return prompt.tokens(&self.tokenizer);
         }
         let (long, tokenizer) = (prompt.clone(), self.tokenizer.clone());
-        tokio::task::spawn_blocking(move || long.tokens(&tokenizer))
-            .await
-            .unwrap_or_else(|panic| {
-                let message = format!("failed to tokenize `{}`: {panic}", prompt.param());
-                Err(Error::new(Code::Internal, message))
-            })
+        tokio::task::spawn_blocking(move || long.tokens(&tokenizer)).await.unwrap_or_else(|panic| {
+            let message = format!("failed to tokenize `{}`: {panic}", prompt.param());
+            Err(Error::new(Code::Internal, message))
+        })
     }
 
     fn queue_full(&self) -> Error {
@@ -180,9 +166,6 @@ impl Inner {
 
 impl fmt::Debug for Engine {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Engine")
-            .field("model", &self.0.card.id)
-            .finish_non_exhaustive()
+        formatter.debug_struct("Engine").field("model", &self.0.card.id).finish_non_exhaustive()
     }
 }

@@ -66,11 +66,7 @@ impl Usage {
     /// Tokens after the first per second since the first; 0 when there is none.
     pub fn decode_tokens_per_second(&self) -> f64 {
         let steps = self.generated_tokens.saturating_sub(1) as f64;
-        if self.decode_ms > 0.0 {
-            steps * 1e3 / self.decode_ms
-        } else {
-            0.0
-        }
+        if self.decode_ms > 0.0 { steps * 1e3 / self.decode_ms } else { 0.0 }
     }
 }
 
@@ -247,11 +243,7 @@ impl LiveRow {
         phase: watch::Receiver<Phase>,
         place: OwnedSemaphorePermit,
     ) -> Self {
-        Self {
-            events,
-            phase,
-            _place: place,
-        }
+        Self { events, phase, _place: place }
     }
 
     async fn next(&mut self) -> Result<RowEvent> {
@@ -264,11 +256,7 @@ impl LiveRow {
 }
 
 async fn stopped(phase: &mut watch::Receiver<Phase>) {
-    if phase
-        .wait_for(|phase| *phase == Phase::Stopped)
-        .await
-        .is_err()
-    {
+    if phase.wait_for(|phase| *phase == Phase::Stopped).await.is_err() {
         // The facade was dropped while this request lives on: nobody is left to stop it.
         std::future::pending::<()>().await;
     }
@@ -280,10 +268,7 @@ pub(super) fn shutting_down() -> Error {
 }
 
 fn engine_gone() -> Error {
-    Error::new(
-        Code::EngineFailed,
-        "the engine thread dropped the request without ending it",
-    )
+    Error::new(Code::EngineFailed, "the engine thread dropped the request without ending it")
 }
 
 /// Times of one request, read where its text is made.
@@ -295,11 +280,7 @@ pub(super) struct Stopwatch {
 
 impl Stopwatch {
     pub(super) fn start(clock: Clock) -> Self {
-        Self {
-            submitted: clock.now(),
-            clock,
-            first_token: None,
-        }
+        Self { submitted: clock.now(), clock, first_token: None }
     }
 
     fn note_token(&mut self) {
@@ -314,8 +295,7 @@ impl Stopwatch {
     }
 
     fn since_first_token_ms(&self) -> f64 {
-        self.first_token.map_or(0.0, |first| {
-            self.clock.now().saturating_sub(first).as_secs_f64() * 1e3
-        })
+        self.first_token
+            .map_or(0.0, |first| self.clock.now().saturating_sub(first).as_secs_f64() * 1e3)
     }
 }

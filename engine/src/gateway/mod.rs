@@ -7,11 +7,11 @@
 //! cancels the row.
 
 mod card;
+mod driver;
 mod engine;
 mod generation;
 mod placement;
 mod request;
-mod driver;
 mod rows;
 #[cfg(test)]
 pub(crate) mod script;
@@ -19,9 +19,9 @@ pub(crate) mod script;
 mod tests;
 
 pub use card::{ModelCapabilities, ModelCard};
+pub use driver::RowThread;
 pub use engine::Engine;
 pub use generation::{FinishReason, Generation, TextEvent, Usage};
 pub use placement::{Placement, RequestShape, SerialReason, place};
 pub use request::{GenerateRequest, Prompt};
-pub use driver::RowThread;
 pub use rows::{Health, Rows};

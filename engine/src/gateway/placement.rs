@@ -62,16 +62,8 @@ pub fn place(
         .clone()
         .map(|reason| SerialReason::ModelNotBatchable { reason });
     let reasons: Vec<_> = capped.into_iter().chain(unbatchable).collect();
-    let lane = if reasons.is_empty() {
-        Lane::Continuous
-    } else {
-        Lane::Serial
-    };
-    Placement {
-        shape,
-        lane,
-        reasons,
-    }
+    let lane = if reasons.is_empty() { Lane::Continuous } else { Lane::Serial };
+    Placement { shape, lane, reasons }
 }
 
 #[cfg(test)]
@@ -79,32 +71,20 @@ mod tests {
     use super::*;
 
     fn check(serial_because: Option<&str>, cap: usize, lane: Lane, reasons: &[&str]) {
-        let shape = RequestShape {
-            prompt_tokens: 3,
-            max_tokens: 5,
-            greedy: true,
-        };
-        let capabilities = ModelCapabilities {
-            serial_because: serial_because.map(str::to_owned),
-        };
+        let shape = RequestShape { prompt_tokens: 3, max_tokens: 5, greedy: true };
+        let capabilities = ModelCapabilities { serial_because: serial_because.map(str::to_owned) };
         let placement = place(shape, &capabilities, cap);
         let shown: Vec<_> = placement.reasons.iter().map(ToString::to_string).collect();
         assert_eq!(
             (placement.lane, shown),
-            (
-                lane,
-                reasons.iter().map(|&reason| reason.to_owned()).collect()
-            )
+            (lane, reasons.iter().map(|&reason| reason.to_owned()).collect())
         );
         assert_eq!(placement.shape, shape);
     }
 
     #[test]
     fn a_request_is_serial_exactly_when_a_reason_says_so_and_all_reasons_are_listed() {
-        let (cap, model) = (
-            "the batch cap is 1",
-            "the model cannot batch: it has no masks",
-        );
+        let (cap, model) = ("the batch cap is 1", "the model cannot batch: it has no masks");
         check(None, 8, Lane::Continuous, &[]);
         check(None, 1, Lane::Serial, &[cap]);
         check(Some("it has no masks"), 8, Lane::Serial, &[model]);

@@ -59,10 +59,9 @@ impl Prompt {
     /// Bytes of text that have to be tokenized, roughly.
     pub(super) fn text_bytes(&self) -> usize {
         match self {
-            Self::Chat { messages } => messages
-                .iter()
-                .map(|message| message["content"].as_str().map_or(0, str::len))
-                .sum(),
+            Self::Chat { messages } => {
+                messages.iter().map(|message| message["content"].as_str().map_or(0, str::len)).sum()
+            }
             Self::Text(text) => text.len(),
             Self::Tokens(_) => 0,
         }
@@ -84,10 +83,7 @@ fn render(messages: &[Value], tokenizer: &Tokenizer) -> Result<String> {
         Error::invalid("messages", "the model has no chat template")
             .with_hint("`/v1/completions` continues plain text")
     })?;
-    let options = ChatOptions {
-        add_generation_prompt: true,
-        ..ChatOptions::default()
-    };
+    let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
     template.render(messages, &options)
 }
 
@@ -105,33 +101,17 @@ pub(super) fn row(
     let room = context_room(tokens.len(), card, param)?;
     let max_tokens = request.max_tokens.map_or(room, |most| most.get().min(room));
     let sampling = normalized(&request.sampling, card.vocab_size);
-    let shape = RequestShape {
-        prompt_tokens: tokens.len(),
-        max_tokens,
-        greedy: sampling.is_greedy(),
-    };
+    let shape =
+        RequestShape { prompt_tokens: tokens.len(), max_tokens, greedy: sampling.is_greedy() };
     let placement = place(shape, &card.capabilities, batch_rows_max);
     let (id, lane) = (request.id.clone(), placement.lane);
-    Ok((
-        RowSpec {
-            id,
-            lane,
-            prompt: tokens,
-            max_tokens,
-            stop_tokens,
-            sampling,
-        },
-        placement,
-    ))
+    Ok((RowSpec { id, lane, prompt: tokens, max_tokens, stop_tokens, sampling }, placement))
 }
 
 fn check_stop_strings(stop: &[String]) -> Result<()> {
     let most = limits::STOP_STRINGS_MAX;
     if stop.len() > most {
-        let message = format!(
-            "`stop` holds {} strings, and {most} are allowed",
-            stop.len()
-        );
+        let message = format!("`stop` holds {} strings, and {most} are allowed", stop.len());
         return Err(Error::invalid("stop", message));
     }
     if stop.iter().any(String::is_empty) {
@@ -149,14 +129,9 @@ fn check_stop_strings(stop: &[String]) -> Result<()> {
 
 fn check_tokens(tokens: &[u32], card: &ModelCard, param: &str) -> Result<()> {
     if tokens.is_empty() {
-        return Err(Error::invalid(
-            param,
-            format!("`{param}` must not be empty"),
-        ));
+        return Err(Error::invalid(param, format!("`{param}` must not be empty")));
     }
-    let outside = tokens
-        .iter()
-        .position(|token| *token as usize >= card.vocab_size);
+    let outside = tokens.iter().position(|token| *token as usize >= card.vocab_size);
     outside.map_or(Ok(()), |index| {
         let message = format!(
             "token {index} of `{param}` is {}, and the model's vocabulary ends at {}",
@@ -186,17 +161,9 @@ fn context_room(prompt_tokens: usize, card: &ModelCard, param: &str) -> Result<u
 fn normalized(sampling: &SamplingParams, vocab_size: usize) -> SamplingParams {
     let greedy = sampling.temperature < TEMPERATURE_MIN;
     SamplingParams {
-        temperature: if greedy {
-            0.0
-        } else {
-            sampling.temperature.min(TEMPERATURE_MAX)
-        },
+        temperature: if greedy { 0.0 } else { sampling.temperature.min(TEMPERATURE_MAX) },
         // Keeping all tokens is keeping the filter off.
-        top_k: if sampling.top_k as usize >= vocab_size {
-            0
-        } else {
-            sampling.top_k
-        },
+        top_k: if sampling.top_k as usize >= vocab_size { 0 } else { sampling.top_k },
         ..sampling.clone()
     }
 }
@@ -227,17 +194,11 @@ mod tests {
 
     #[test]
     fn unset_and_too_large_max_tokens_become_what_the_context_holds() {
-        for (asked, prompt_tokens, expected) in [
-            (None, 96, 4000),
-            (Some(4001), 96, 4000),
-            (Some(9), 96, 9),
-            (None, 4095, 1),
-        ] {
+        for (asked, prompt_tokens, expected) in
+            [(None, 96, 4000), (Some(4001), 96, 4000), (Some(9), 96, 9), (None, 4095, 1)]
+        {
             let max_tokens = asked.and_then(NonZeroUsize::new);
-            let request = GenerateRequest {
-                max_tokens,
-                ..request()
-            };
+            let request = GenerateRequest { max_tokens, ..request() };
             let spec = spec(&request, vec![1; prompt_tokens]).unwrap();
             assert_eq!((spec.max_tokens, spec.lane), (expected, Lane::Continuous));
         }
@@ -248,10 +209,7 @@ mod tests {
         for prompt_tokens in [4096, 5000] {
             let error = refusal(&request(), vec![1; prompt_tokens]);
             assert_eq!(error.code(), Code::ContextLengthExceeded);
-            assert!(
-                error.message().contains(&prompt_tokens.to_string()),
-                "{error}"
-            );
+            assert!(error.message().contains(&prompt_tokens.to_string()), "{error}");
             assert!(error.message().contains("4096"), "{error}");
         }
     }
@@ -261,10 +219,7 @@ mod tests {
         assert_eq!(refusal(&request(), Vec::new()).param(), Some("prompt"));
         let error = refusal(&request(), vec![1, 2, 258]);
         let expected = "token 2 of `prompt` is 258, and the model's vocabulary ends at 257";
-        assert_eq!(
-            (error.code(), error.message()),
-            (Code::InvalidRequest, expected)
-        );
+        assert_eq!((error.code(), error.message()), (Code::InvalidRequest, expected));
         assert!(spec(&request(), vec![257]).is_ok());
     }
 
@@ -272,43 +227,21 @@ mod tests {
     fn stop_strings_are_bounded_in_number_and_size_and_never_empty() {
         let refused = |stop: Vec<String>| {
             let request = GenerateRequest { stop, ..request() };
-            spec(&request, vec![1])
-                .err()
-                .and_then(|error| error.param().map(str::to_owned))
+            spec(&request, vec![1]).err().and_then(|error| error.param().map(str::to_owned))
         };
         let (most, longest) = (limits::STOP_STRINGS_MAX, limits::STOP_STRING_BYTES_MAX);
         assert_eq!(refused(vec!["x".repeat(longest); most]), None);
-        assert_eq!(
-            refused(vec!["x".to_owned(); most + 1]).as_deref(),
-            Some("stop")
-        );
-        assert_eq!(
-            refused(vec!["x".repeat(longest + 1)]).as_deref(),
-            Some("stop")
-        );
-        assert_eq!(
-            refused(vec!["x".to_owned(), String::new()]).as_deref(),
-            Some("stop")
-        );
+        assert_eq!(refused(vec!["x".to_owned(); most + 1]).as_deref(), Some("stop"));
+        assert_eq!(refused(vec!["x".repeat(longest + 1)]).as_deref(), Some("stop"));
+        assert_eq!(refused(vec!["x".to_owned(), String::new()]).as_deref(), Some("stop"));
     }
 
     #[test]
     fn sampling_reaches_the_row_in_numbers_that_samplers_can_take() {
         let sampled = |temperature, top_k| {
-            let sampling = SamplingParams {
-                temperature,
-                top_k,
-                ..SamplingParams::default()
-            };
-            let sampling = spec(
-                &GenerateRequest {
-                    sampling,
-                    ..request()
-                },
-                vec![1],
-            )
-            .unwrap()
-            .sampling;
+            let sampling = SamplingParams { temperature, top_k, ..SamplingParams::default() };
+            let sampling =
+                spec(&GenerateRequest { sampling, ..request() }, vec![1]).unwrap().sampling;
             (sampling.temperature, sampling.top_k)
         };
         let vocab = u32::try_from(VOCAB_SIZE).unwrap();
@@ -326,16 +259,9 @@ mod tests {
             "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},
         });
         std::fs::write(dir.path().join("tokenizer.json"), words.to_string()).unwrap();
-        let prompt = Prompt::Chat {
-            messages: vec![serde_json::json!({"role": "user"})],
-        };
-        let error = prompt
-            .tokens(&Tokenizer::load(dir.path()).unwrap())
-            .unwrap_err();
-        assert_eq!(
-            (error.code(), error.param()),
-            (Code::InvalidRequest, Some("messages"))
-        );
+        let prompt = Prompt::Chat { messages: vec![serde_json::json!({"role": "user"})] };
+        let error = prompt.tokens(&Tokenizer::load(dir.path()).unwrap()).unwrap_err();
+        assert_eq!((error.code(), error.param()), (Code::InvalidRequest, Some("messages")));
         assert!(error.hint().is_some());
     }
 }

@@ -73,11 +73,7 @@ impl ScriptedRows {
     /// Resolves when `count` rows have seen that their client left.
     pub(crate) async fn cancelled(&self, count: usize) -> Vec<String> {
         let mut cancelled = self.cancelled.subscribe();
-        cancelled
-            .wait_for(|ids| ids.len() >= count)
-            .await
-            .unwrap()
-            .clone()
+        cancelled.wait_for(|ids| ids.len() >= count).await.unwrap().clone()
     }
 }
 
@@ -113,11 +109,7 @@ async fn play(
     let mut generated = 0;
     let finished = |reason, generated| {
         let (prompt_tokens, generated_tokens) = (spec.prompt.len(), generated);
-        let usage = RowUsage {
-            prompt_tokens,
-            generated_tokens,
-            ..RowUsage::default()
-        };
+        let usage = RowUsage { prompt_tokens, generated_tokens, ..RowUsage::default() };
         RowEvent::Finished { reason, usage }
     };
     for step in steps.into_iter().chain([Step::Token(IM_END)]) {
@@ -152,12 +144,7 @@ async fn play(
 
 /// The steps that generate `text`.
 pub(crate) fn says(text: &str) -> Vec<Step> {
-    tokenizer()
-        .encode(text, false)
-        .unwrap()
-        .into_iter()
-        .map(Step::Token)
-        .collect()
+    tokenizer().encode(text, false).unwrap().into_iter().map(Step::Token).collect()
 }
 
 /// An engine with a context of 4096 tokens on `rows`.
@@ -199,11 +186,8 @@ pub(crate) fn tokenizer() -> Tokenizer {
 fn tokenizer_json() -> Value {
     let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
     alphabet.sort_unstable();
-    let vocab: Map<String, Value> = alphabet
-        .iter()
-        .enumerate()
-        .map(|(id, byte)| (byte.to_string(), json!(id)))
-        .collect();
+    let vocab: Map<String, Value> =
+        alphabet.iter().enumerate().map(|(id, byte)| (byte.to_string(), json!(id))).collect();
     let bytes = json!({
         "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false,
     });

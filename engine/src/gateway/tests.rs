@@ -26,11 +26,7 @@ fn request(text: &str, stop: &[&str]) -> GenerateRequest {
 async fn run(generation: &mut Generation) -> (Vec<String>, Result<(FinishReason, Usage)>) {
     let mut texts = Vec::new();
     loop {
-        match generation
-            .next()
-            .await
-            .expect("an end comes before nothing")
-        {
+        match generation.next().await.expect("an end comes before nothing") {
             Ok(TextEvent::Text(text)) => texts.push(text),
             Ok(TextEvent::Finished { reason, usage }) => return (texts, Ok((reason, usage))),
             Err(error) => return (texts, Err(error)),
@@ -40,9 +36,7 @@ async fn run(generation: &mut Generation) -> (Vec<String>, Result<(FinishReason,
 
 fn random_bytes(random: &mut StdRng, tokens_max: usize, ids: &[u32]) -> Vec<u32> {
     let count = random.random_range(0..=tokens_max);
-    (0..count)
-        .map(|_| ids[random.random_range(0..ids.len())])
-        .collect()
+    (0..count).map(|_| ids[random.random_range(0..ids.len())]).collect()
 }
 
 #[tokio::test]
@@ -55,20 +49,10 @@ async fn any_tokens_become_the_text_that_decoding_them_at_once_gives() {
         let rows = ScriptedRows::new(move |_| steps.clone());
         let mut generation = engine(rows).generate(request("p", &[])).await.unwrap();
         let (texts, end) = run(&mut generation).await;
-        assert_eq!(
-            texts.concat(),
-            tokenizer().decode(&tokens).unwrap(),
-            "seed {seed}"
-        );
-        assert!(
-            texts.iter().all(|text| !text.is_empty()),
-            "seed {seed}: {texts:?}"
-        );
+        assert_eq!(texts.concat(), tokenizer().decode(&tokens).unwrap(), "seed {seed}");
+        assert!(texts.iter().all(|text| !text.is_empty()), "seed {seed}: {texts:?}");
         let (reason, usage) = end.unwrap();
-        assert_eq!(
-            (reason, usage.generated_tokens),
-            (FinishReason::Stop, tokens.len() + 1)
-        );
+        assert_eq!((reason, usage.generated_tokens), (FinishReason::Stop, tokens.len() + 1));
         assert!(generation.next().await.is_none(), "seed {seed}");
     }
 }
@@ -79,9 +63,8 @@ async fn a_stop_string_ends_the_text_before_it_and_the_count_at_the_token_that_c
     for seed in 0..200 {
         let mut random = StdRng::seed_from_u64(seed);
         let tokens = random_bytes(&mut random, 24, &letters);
-        let stop: String = (0..random.random_range(1..5))
-            .map(|_| ['a', 'b'][random.random_range(0..2)])
-            .collect();
+        let stop: String =
+            (0..random.random_range(1..5)).map(|_| ['a', 'b'][random.random_range(0..2)]).collect();
         let text = tokenizer().decode(&tokens).unwrap();
         let steps: Vec<_> = tokens.iter().copied().map(Step::Token).collect();
         let rows = ScriptedRows::new(move |_| steps.clone());
@@ -93,11 +76,7 @@ async fn a_stop_string_ends_the_text_before_it_and_the_count_at_the_token_that_c
         };
         assert_eq!(texts.concat(), expected, "seed {seed}: {text} until {stop}");
         let (reason, usage) = end.unwrap();
-        assert_eq!(
-            (reason, usage.generated_tokens),
-            (FinishReason::Stop, count),
-            "seed {seed}"
-        );
+        assert_eq!((reason, usage.generated_tokens), (FinishReason::Stop, count), "seed {seed}");
         assert_eq!(usage.prompt_tokens, 1);
     }
 }
@@ -140,10 +119,7 @@ async fn an_answer_as_long_as_allowed_ends_in_length_unless_its_end_is_a_stop_st
         four.max_tokens = NonZeroUsize::new(4);
         let (texts, end) = run(&mut engine.generate(four).await.unwrap()).await;
         let (ended, usage) = end.unwrap();
-        assert_eq!(
-            (&*texts.concat(), ended, usage.generated_tokens),
-            (text, reason, 4)
-        );
+        assert_eq!((&*texts.concat(), ended, usage.generated_tokens), (text, reason, 4));
     }
 }
 
@@ -164,10 +140,7 @@ async fn an_error_of_the_row_follows_the_text_before_it_and_is_the_last_event() 
 async fn a_row_that_vanishes_is_an_engine_failure() {
     let rows = ScriptedRows::new(|_| vec![Step::Vanish]);
     let mut generation = engine(rows).generate(request("p", &[])).await.unwrap();
-    assert_eq!(
-        run(&mut generation).await.1.unwrap_err().code(),
-        Code::EngineFailed
-    );
+    assert_eq!(run(&mut generation).await.1.unwrap_err().code(), Code::EngineFailed);
 }
 
 #[tokio::test]
@@ -190,20 +163,14 @@ async fn a_stopped_engine_ends_live_requests_and_cancels_their_rows_even_if_drai
     let mut live = engine.generate(request("live", &[])).await.unwrap();
     engine.stop();
     engine.drain();
-    assert_eq!(
-        run(&mut live).await.1.unwrap_err().code(),
-        Code::ShuttingDown
-    );
+    assert_eq!(run(&mut live).await.1.unwrap_err().code(), Code::ShuttingDown);
     assert_eq!(rows.cancelled(1).await, ["request-live"]);
 }
 
 #[tokio::test]
 async fn a_request_beyond_all_places_is_refused_until_one_is_free() {
-    let scheduler = SchedulerConfig {
-        batch_rows_max: 1,
-        waiting_rows_max: 1,
-        ..SchedulerConfig::default()
-    };
+    let scheduler =
+        SchedulerConfig { batch_rows_max: 1, waiting_rows_max: 1, ..SchedulerConfig::default() };
     let rows = ScriptedRows::new(|_| vec![Step::Gate]);
     let engine = engine_with(rows.clone(), scheduler);
     let first = engine.generate(request("1", &[])).await.unwrap();
@@ -216,11 +183,8 @@ async fn a_request_beyond_all_places_is_refused_until_one_is_free() {
 
 #[tokio::test]
 async fn a_bad_request_takes_no_place() {
-    let scheduler = SchedulerConfig {
-        batch_rows_max: 1,
-        waiting_rows_max: 0,
-        ..SchedulerConfig::default()
-    };
+    let scheduler =
+        SchedulerConfig { batch_rows_max: 1, waiting_rows_max: 0, ..SchedulerConfig::default() };
     let engine = engine_with(ScriptedRows::new(|_| says("ok")), scheduler);
     for _ in 0..3 {
         assert!(engine.generate(request("", &[])).await.is_err());
@@ -232,18 +196,10 @@ async fn a_bad_request_takes_no_place() {
 async fn the_batch_cap_decides_the_lane_of_the_row() {
     for (batch_rows_max, lane) in [(1, Lane::Serial), (8, Lane::Continuous)] {
         let rows = ScriptedRows::new(|_| Vec::new());
-        let scheduler = SchedulerConfig {
-            batch_rows_max,
-            ..SchedulerConfig::default()
-        };
-        let generation = engine_with(rows.clone(), scheduler)
-            .generate(request("p", &[]))
-            .await
-            .unwrap();
-        assert_eq!(
-            (rows.specs()[0].lane, generation.placement().lane),
-            (lane, lane)
-        );
+        let scheduler = SchedulerConfig { batch_rows_max, ..SchedulerConfig::default() };
+        let generation =
+            engine_with(rows.clone(), scheduler).generate(request("p", &[])).await.unwrap();
+        assert_eq!((rows.specs()[0].lane, generation.placement().lane), (lane, lane));
     }
 }
 
@@ -253,13 +209,7 @@ async fn a_long_text_has_the_same_tokens_as_its_short_parts() {
     let mut card = script::card();
     card.context_tokens = 1 << 20;
     let clock = crate::clock::Clock::monotonic();
-    let engine = Engine::new(
-        card,
-        tokenizer(),
-        rows.clone(),
-        SchedulerConfig::default(),
-        clock,
-    );
+    let engine = Engine::new(card, tokenizer(), rows.clone(), SchedulerConfig::default(), clock);
     let part = "0123456789abcdef";
     let long = part.repeat(4096);
     drop(engine.generate(request(&long, &[])).await.unwrap());
@@ -272,14 +222,8 @@ async fn a_long_text_has_the_same_tokens_as_its_short_parts() {
 async fn a_chat_goes_through_the_template_to_where_the_assistant_speaks() {
     let rows = ScriptedRows::new(|_| Vec::new());
     let messages = vec![serde_json::json!({"role": "user", "content": "hi"})];
-    let chat = GenerateRequest {
-        prompt: Prompt::Chat { messages },
-        ..request("", &[])
-    };
+    let chat = GenerateRequest { prompt: Prompt::Chat { messages }, ..request("", &[]) };
     drop(engine(rows.clone()).generate(chat).await.unwrap());
     let text = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
-    assert_eq!(
-        rows.specs()[0].prompt,
-        tokenizer().encode(text, false).unwrap()
-    );
+    assert_eq!(rows.specs()[0].prompt, tokenizer().encode(text, false).unwrap());
 }

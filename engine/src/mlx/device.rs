@@ -63,11 +63,7 @@ impl Device {
     }
 
     fn use_on_this_thread(gpu: bool) -> Self {
-        let device = if gpu {
-            mlx_rs::Device::gpu()
-        } else {
-            mlx_rs::Device::cpu()
-        };
+        let device = if gpu { mlx_rs::Device::gpu() } else { mlx_rs::Device::cpu() };
         mlx_rs::Device::set_default(&device);
         let back_end = match (gpu, cfg!(target_os = "macos")) {
             (false, _) => BackEnd::Cpu,
@@ -79,11 +75,8 @@ impl Device {
 }
 
 fn no_such_device(wanted: &str) -> Error {
-    Error::new(
-        Code::Io,
-        format!("cannot run on the device SLIPSTREAM_DEVICE=`{wanted}`"),
-    )
-    .with_hint("use `cpu`, or `gpu` where MLX finds one, or leave it unset")
+    Error::new(Code::Io, format!("cannot run on the device SLIPSTREAM_DEVICE=`{wanted}`"))
+        .with_hint("use `cpu`, or `gpu` where MLX finds one, or leave it unset")
 }
 
 fn gpu_is_available() -> Result<bool> {

@@ -26,37 +26,25 @@ extern "C" fn remember(message: *const c_char, _data: *mut c_void) {
         return;
     }
     // SAFETY: MLX passes a NUL-terminated string that is valid for the duration of the call.
-    let text = unsafe { CStr::from_ptr(message) }
-        .to_string_lossy()
-        .into_owned();
+    let text = unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned();
     LAST_MESSAGE.with(|last| *last.borrow_mut() = Some(text));
 }
 
 /// Turns the status of a direct call into a result.
 pub(super) fn check(status: i32, attempt: &'static str) -> Result<()> {
-    if status == 0 {
-        Ok(())
-    } else {
-        Err(failure(attempt))
-    }
+    if status == 0 { Ok(()) } else { Err(failure(attempt)) }
 }
 
 /// The error of what MLX last reported on this thread.
 pub(super) fn failure(attempt: &str) -> Error {
     let text = LAST_MESSAGE.with(|last| last.borrow_mut().take());
-    Error::new(
-        Code::EngineFailed,
-        text.unwrap_or_else(|| format!("{attempt} failed in MLX")),
-    )
+    Error::new(Code::EngineFailed, text.unwrap_or_else(|| format!("{attempt} failed in MLX")))
 }
 
 impl From<mlx_rs::error::Exception> for Error {
     fn from(exception: mlx_rs::error::Exception) -> Self {
         let text = LAST_MESSAGE.with(|last| last.borrow_mut().take());
-        Self::new(
-            Code::EngineFailed,
-            text.unwrap_or_else(|| exception.what().to_owned()),
-        )
+        Self::new(Code::EngineFailed, text.unwrap_or_else(|| exception.what().to_owned()))
     }
 }
 

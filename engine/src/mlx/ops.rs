@@ -41,9 +41,7 @@ pub fn attention(
         Mask::Causal => Some(Kind::Causal),
         Mask::Array(array) => Some(Kind::Array(array)),
     };
-    Ok(scaled_dot_product_attention(
-        queries, keys, values, scale, mask, None,
-    )?)
+    Ok(scaled_dot_product_attention(queries, keys, values, scale, mask, None)?)
 }
 
 /// Root-mean-square normalization over the last axis.
@@ -97,22 +95,9 @@ impl RopeSpec {
 /// # Errors
 /// `EngineFailed` when the shapes do not fit.
 pub fn rope(x: &Array, spec: &RopeSpec, offset: i32) -> Result<Array> {
-    let RopeSpec {
-        dimensions,
-        traditional,
-        scale,
-        ..
-    } = *spec;
+    let RopeSpec { dimensions, traditional, scale, .. } = *spec;
     let (base, table) = (spec.base(), spec.table());
-    Ok(mlx_rs::fast::rope(
-        x,
-        dimensions,
-        traditional,
-        base,
-        scale,
-        offset,
-        table,
-    )?)
+    Ok(mlx_rs::fast::rope(x, dimensions, traditional, base, scale, offset, table)?)
 }
 
 /// Turns `x` `[B, H, L, D]`, whose first token stands at `offsets` `[B]`.
@@ -120,22 +105,9 @@ pub fn rope(x: &Array, spec: &RopeSpec, offset: i32) -> Result<Array> {
 /// # Errors
 /// `EngineFailed` when the shapes do not fit.
 pub fn rope_per_row(x: &Array, spec: &RopeSpec, offsets: &Array) -> Result<Array> {
-    let RopeSpec {
-        dimensions,
-        traditional,
-        scale,
-        ..
-    } = *spec;
+    let RopeSpec { dimensions, traditional, scale, .. } = *spec;
     let (base, table) = (spec.base(), spec.table());
-    Ok(mlx_rs::fast::rope_dynamic(
-        x,
-        dimensions,
-        traditional,
-        base,
-        scale,
-        offsets,
-        table,
-    )?)
+    Ok(mlx_rs::fast::rope_dynamic(x, dimensions, traditional, base, scale, offsets, table)?)
 }
 
 /// Columns `start..stop` of `axis`.
@@ -264,9 +236,7 @@ pub fn quantized_matmul(
     biases: &Array,
     (group_size, bits): (i32, i32),
 ) -> Result<Array> {
-    Ok(mlx_rs::ops::quantized_matmul(
-        x, packed, scales, biases, true, group_size, bits,
-    )?)
+    Ok(mlx_rs::ops::quantized_matmul(x, packed, scales, biases, true, group_size, bits)?)
 }
 
 /// The plain values of affine-quantized rows.
@@ -279,9 +249,7 @@ pub fn dequantize(
     biases: &Array,
     (group_size, bits): (i32, i32),
 ) -> Result<Array> {
-    Ok(mlx_rs::ops::dequantize(
-        packed, scales, biases, group_size, bits,
-    )?)
+    Ok(mlx_rs::ops::dequantize(packed, scales, biases, group_size, bits)?)
 }
 
 /// Rows `indices` of the first axis, in that order.
@@ -423,10 +391,7 @@ pub fn read_u32(array: &Array) -> Result<Vec<u32>> {
     array.eval()?;
     let values = array.try_as_slice::<u32>();
     values.map(<[u32]>::to_vec).map_err(|error| {
-        Error::new(
-            Code::Internal,
-            format!("cannot read an array as u32: {error}"),
-        )
+        Error::new(Code::Internal, format!("cannot read an array as u32: {error}"))
     })
 }
 
@@ -439,10 +404,7 @@ pub fn read_f32(array: &Array) -> Result<Vec<f32>> {
     cast.eval()?;
     let values = cast.try_as_slice::<f32>();
     values.map(<[f32]>::to_vec).map_err(|error| {
-        Error::new(
-            Code::Internal,
-            format!("cannot read an array as f32: {error}"),
-        )
+        Error::new(Code::Internal, format!("cannot read an array as f32: {error}"))
     })
 }
 
@@ -459,12 +421,7 @@ pub fn random_key(seed: u64, index: u64) -> Result<Array> {
 /// # Errors
 /// `EngineFailed` with MLX's text.
 pub fn categorical(log_probabilities: &Array, key: &Array) -> Result<Array> {
-    Ok(mlx_rs::random::categorical(
-        log_probabilities,
-        -1,
-        None,
-        Some(key),
-    )?)
+    Ok(mlx_rs::random::categorical(log_probabilities, -1, None, Some(key))?)
 }
 
 /// SplitMix64's finalizer (Steele, Lea, Flood 2014) over the seed and the draw's index.

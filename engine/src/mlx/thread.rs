@@ -102,23 +102,14 @@ impl<S: Resident> EngineThread<S> {
         let (jobs, queue) = mpsc::sync_channel(limits::COMMAND_QUEUE);
         let (built, first_build) = mpsc::sync_channel(1);
         let shared = Arc::new(Shared::new(clock));
-        let worker = Worker {
-            queue,
-            build,
-            pause,
-            shared: Arc::clone(&shared),
-        };
+        let worker = Worker { queue, build, pause, shared: Arc::clone(&shared) };
         let handle = std::thread::Builder::new()
             .name("slipstream-engine".to_owned())
             .spawn(move || worker.run(&built))
             .map_err(|error| Error::from(error).while_doing("failed to start the engine thread"))?;
         let outcome = first_build.recv();
         outcome.unwrap_or_else(|_| Err(Error::new(Code::Internal, "the engine thread is gone")))?;
-        Ok(Self {
-            jobs: Mutex::new(Some(jobs)),
-            shared,
-            handle: Mutex::new(Some(handle)),
-        })
+        Ok(Self { jobs: Mutex::new(Some(jobs)), shared, handle: Mutex::new(Some(handle)) })
     }
 
     /// Queues `job`, to run between two ticks. Never blocks. A job that is dropped unrun drops what
@@ -193,10 +184,7 @@ impl<S> Drop for EngineThread<S> {
 
 impl<S> fmt::Debug for EngineThread<S> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("EngineThread")
-            .field("state", &self.state())
-            .finish_non_exhaustive()
+        formatter.debug_struct("EngineThread").field("state", &self.state()).finish_non_exhaustive()
     }
 }
 
@@ -223,11 +211,7 @@ const RESTING: u64 = u64::MAX;
 impl Shared {
     fn new(clock: Clock) -> Self {
         let state = Mutex::new(ThreadState::Serving);
-        Self {
-            clock,
-            state,
-            began_us: AtomicU64::new(RESTING),
-        }
+        Self { clock, state, began_us: AtomicU64::new(RESTING) }
     }
 
     fn set(&self, state: ThreadState) {
@@ -236,8 +220,7 @@ impl Shared {
 
     /// Runs `work`, visibly, and turns a panic into its message.
     fn attempt<T>(&self, work: impl FnOnce() -> T) -> std::result::Result<T, String> {
-        self.began_us
-            .store(micros(self.clock.now()), Ordering::Release);
+        self.began_us.store(micros(self.clock.now()), Ordering::Release);
         // Whatever a panic leaves half done is part of the resident, which is then dropped.
         catch_unwind(AssertUnwindSafe(work)).map_err(|payload| panic_text(payload.as_ref()))
     }
@@ -250,11 +233,7 @@ impl Shared {
     fn working_for(&self) -> Option<Duration> {
         match self.began_us.load(Ordering::Acquire) {
             RESTING => None,
-            began_us => Some(
-                self.clock
-                    .now()
-                    .saturating_sub(Duration::from_micros(began_us)),
-            ),
+            began_us => Some(self.clock.now().saturating_sub(Duration::from_micros(began_us))),
         }
     }
 }
@@ -352,9 +331,7 @@ impl<S: Resident, B: Fn() -> Result<S>> Worker<S, B> {
     }
 
     fn build(&self) -> Result<S> {
-        self.shared
-            .attempt(&self.build)
-            .unwrap_or_else(|panic| Err(engine_failed(&panic)))
+        self.shared.attempt(&self.build).unwrap_or_else(|panic| Err(engine_failed(&panic)))
     }
 
     /// Builds until that succeeds; `None` when the thread is to end instead.
@@ -365,9 +342,7 @@ impl<S: Resident, B: Fn() -> Result<S>> Worker<S, B> {
                 Ok(resident) => return Some(resident),
                 Err(error) => {
                     tracing::error!(%error, "the engine could not be rebuilt");
-                    self.shared.set(ThreadState::Failed {
-                        reason: error.to_string(),
-                    });
+                    self.shared.set(ThreadState::Failed { reason: error.to_string() });
                 }
             }
             if !self.wait(pause) {
@@ -426,17 +401,11 @@ mod tests {
         }
     }
 
-    const PAUSE: RebuildPause = RebuildPause {
-        first: Duration::from_millis(1),
-        longest: Duration::from_millis(2),
-    };
+    const PAUSE: RebuildPause =
+        RebuildPause { first: Duration::from_millis(1), longest: Duration::from_millis(2) };
 
     fn countdown() -> Result<Countdown> {
-        Ok(Countdown {
-            ticks_left: Rc::new(0),
-            ticked: Vec::new(),
-            arrived: None,
-        })
+        Ok(Countdown { ticks_left: Rc::new(0), ticked: Vec::new(), arrived: None })
     }
 
     fn start(build: impl Fn() -> Result<Countdown> + Send + 'static) -> EngineThread<Countdown> {
@@ -444,10 +413,7 @@ mod tests {
     }
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread()
-            .build()
-            .unwrap()
-            .block_on(future)
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
     }
 
     /// Waits until the thread serves again after a failure.
@@ -492,10 +458,7 @@ mod tests {
             }
             ticks
         };
-        assert_eq!(
-            [ticks_after_rest(), ticks_after_rest(), ticks_after_rest()],
-            [0, 1, 2]
-        );
+        assert_eq!([ticks_after_rest(), ticks_after_rest(), ticks_after_rest()], [0, 1, 2]);
     }
 
     #[test]
@@ -519,14 +482,11 @@ mod tests {
         let held = Mutex::new(Some(held));
         let build = move || {
             let held = held.lock().take();
-            held.map(Bomb)
-                .ok_or_else(|| Error::new(Code::BadModel, "no second bomb"))
+            held.map(Bomb).ok_or_else(|| Error::new(Code::BadModel, "no second bomb"))
         };
         let thread = EngineThread::start(Clock::monotonic(), PAUSE, build).unwrap();
         assert!(
-            dropped
-                .try_recv()
-                .is_err_and(|error| error == oneshot::error::TryRecvError::Empty)
+            dropped.try_recv().is_err_and(|error| error == oneshot::error::TryRecvError::Empty)
         );
         thread.post(|_| {}).unwrap();
         assert!(block_on(dropped).is_err(), "the sender was dropped unused");
@@ -554,9 +514,7 @@ mod tests {
             2 => panic!("not yet either"),
             _ => countdown(),
         });
-        thread
-            .post(|resident| resident.ticks_left = Rc::new(13))
-            .unwrap();
+        thread.post(|resident| resident.ticks_left = Rc::new(13)).unwrap();
         assert!(builds.load(Ordering::SeqCst) >= 1);
         while builds.load(Ordering::SeqCst) < 4 {
             std::thread::yield_now();
@@ -568,10 +526,7 @@ mod tests {
     fn an_error_or_a_panic_of_the_first_build_is_returned() {
         let refuse = || Err::<Countdown, _>(Error::new(Code::BadModel, "no weights"));
         let error = EngineThread::start(Clock::monotonic(), PAUSE, refuse).unwrap_err();
-        assert_eq!(
-            (error.code(), error.message()),
-            (Code::BadModel, "no weights")
-        );
+        assert_eq!((error.code(), error.message()), (Code::BadModel, "no weights"));
         let explode = || -> Result<Countdown> { panic!("no device") };
         let error = EngineThread::start(Clock::monotonic(), PAUSE, explode).unwrap_err();
         assert_eq!(error.code(), Code::EngineFailed);

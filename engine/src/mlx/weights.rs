@@ -37,10 +37,7 @@ impl Weights {
                 Error::from(error).while_doing(format_args!("failed to load `{}`", file.display()))
             })?);
         }
-        Ok(Self {
-            arrays,
-            directory: directory.to_owned(),
-        })
+        Ok(Self { arrays, directory: directory.to_owned() })
     }
 
     /// Whether a tensor of that name exists.
@@ -55,10 +52,7 @@ impl Weights {
     pub fn take(&mut self, name: &str) -> Result<Array> {
         self.take_optional(name).ok_or_else(|| {
             let directory = self.directory.display();
-            Error::new(
-                Code::BadModel,
-                format!("tensor `{name}` is missing in `{directory}`"),
-            )
+            Error::new(Code::BadModel, format!("tensor `{name}` is missing in `{directory}`"))
         })
     }
 
@@ -78,10 +72,7 @@ impl Weights {
         }
         Err(Error::new(
             Code::BadModel,
-            format!(
-                "tensor `{name}` has shape {:?}, but the config says {shape:?}",
-                array.shape()
-            ),
+            format!("tensor `{name}` has shape {:?}, but the config says {shape:?}", array.shape()),
         ))
     }
 
@@ -100,19 +91,13 @@ impl Weights {
 
     /// The type most floating-point weights have.
     pub fn dtype(&self) -> Option<Dtype> {
-        let floats = self
-            .arrays
-            .values()
-            .filter(|array| array.dtype().is_float());
+        let floats = self.arrays.values().filter(|array| array.dtype().is_float());
         floats.max_by_key(|array| array.size()).map(Array::dtype)
     }
 
     /// Bytes of all tensors.
     pub fn bytes(&self) -> u64 {
-        self.arrays
-            .values()
-            .map(|array| array.nbytes() as u64)
-            .sum()
+        self.arrays.values().map(|array| array.nbytes() as u64).sum()
     }
 
     /// Every array, to evaluate them at once.
@@ -130,13 +115,8 @@ fn shard_files(directory: &Path) -> Result<Vec<PathBuf>> {
     if single.is_file() {
         return Ok(vec![single]);
     }
-    Err(Error::new(
-        Code::BadModel,
-        format!("no weights in `{}`", directory.display()),
-    )
-    .with_hint(format!(
-        "expected `{SINGLE_FILE}` or `{INDEX_FILE}` with its shards"
-    )))
+    Err(Error::new(Code::BadModel, format!("no weights in `{}`", directory.display()))
+        .with_hint(format!("expected `{SINGLE_FILE}` or `{INDEX_FILE}` with its shards")))
 }
 
 fn indexed_files(directory: &Path, index: &Path) -> Result<Vec<PathBuf>> {
@@ -147,10 +127,7 @@ fn indexed_files(directory: &Path, index: &Path) -> Result<Vec<PathBuf>> {
     let map = json.get("weight_map").and_then(|map| map.as_object());
     let map = map.ok_or_else(|| bad("has no `weight_map` object".to_owned()))?;
     let names: BTreeSet<&str> = map.values().filter_map(|name| name.as_str()).collect();
-    names
-        .into_iter()
-        .map(|name| shard_path(directory, name).map_err(bad))
-        .collect()
+    names.into_iter().map(|name| shard_path(directory, name).map_err(bad)).collect()
 }
 
 fn shard_path(directory: &Path, name: &str) -> std::result::Result<PathBuf, String> {
@@ -158,37 +135,25 @@ fn shard_path(directory: &Path, name: &str) -> std::result::Result<PathBuf, Stri
         return Err(format!("shard name `{name}` leaves the directory"));
     }
     let path = directory.join(name);
-    if path.is_file() {
-        Ok(path)
-    } else {
-        Err(format!("shard `{name}` is missing"))
-    }
+    if path.is_file() { Ok(path) } else { Err(format!("shard `{name}` is missing")) }
 }
 
 /// Checks that the file's size is what its header says.
 fn check_header(path: &Path) -> Result<()> {
     let bad = |what: String| {
-        Error::new(
-            Code::BadModel,
-            format!("failed to load `{}`: {what}", path.display()),
-        )
+        Error::new(Code::BadModel, format!("failed to load `{}`: {what}", path.display()))
     };
     let io = |error: std::io::Error| bad(error.to_string());
     let mut file = File::open(path).map_err(io)?;
     let file_bytes = file.metadata().map_err(io)?.len();
     let mut prefix = [0u8; 8];
-    file.read_exact(&mut prefix)
-        .map_err(|_| bad(format!("only {file_bytes} bytes long")))?;
+    file.read_exact(&mut prefix).map_err(|_| bad(format!("only {file_bytes} bytes long")))?;
     let header_bytes = u64::from_le_bytes(prefix);
     if header_bytes > HEADER_BYTES_MAX || header_bytes.saturating_add(8) > file_bytes {
-        return Err(bad(format!(
-            "header of {header_bytes} bytes in a file of {file_bytes}"
-        )));
+        return Err(bad(format!("header of {header_bytes} bytes in a file of {file_bytes}")));
     }
     let mut header = Vec::new();
-    file.take(header_bytes)
-        .read_to_end(&mut header)
-        .map_err(io)?;
+    file.take(header_bytes).read_to_end(&mut header).map_err(io)?;
     // Parsing checks the tensors' ranges against each other and against their shapes.
     let metadata: Metadata =
         serde_json::from_slice(&header).map_err(|error| bad(error.to_string()))?;
@@ -196,10 +161,8 @@ fn check_header(path: &Path) -> Result<()> {
     if expected == file_bytes {
         return Ok(());
     }
-    Err(bad(format!(
-        "{file_bytes} bytes long, but its header describes {expected}"
-    ))
-    .with_hint("the download was cut short or the file was changed: fetch it again"))
+    Err(bad(format!("{file_bytes} bytes long, but its header describes {expected}"))
+        .with_hint("the download was cut short or the file was changed: fetch it again"))
 }
 
 #[cfg(test)]
@@ -207,10 +170,7 @@ mod tests {
     use super::*;
 
     fn write_checkpoint(directory: &Path) -> PathBuf {
-        let data: Vec<u8> = [1.0f32, 2.0]
-            .iter()
-            .flat_map(|value| value.to_le_bytes())
-            .collect();
+        let data: Vec<u8> = [1.0f32, 2.0].iter().flat_map(|value| value.to_le_bytes()).collect();
         let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![2], &data);
         let file = directory.join(SINGLE_FILE);
         safetensors::serialize_to_file([("x", view.unwrap())], None, &file).unwrap();

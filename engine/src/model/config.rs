@@ -22,17 +22,11 @@ impl ModelConfig {
     pub fn read(directory: &Path) -> Result<Self> {
         let path = directory.join("config.json");
         let bad = |what: String| {
-            Error::new(
-                Code::BadModel,
-                format!("failed to read `{}`: {what}", path.display()),
-            )
+            Error::new(Code::BadModel, format!("failed to read `{}`: {what}", path.display()))
         };
         let text = std::fs::read_to_string(&path).map_err(|error| bad(error.to_string()))?;
         match serde_json::from_str(&text) {
-            Ok(Value::Object(fields)) => Ok(Self {
-                fields,
-                path: path.display().to_string(),
-            }),
+            Ok(Value::Object(fields)) => Ok(Self { fields, path: path.display().to_string() }),
             Ok(_) => Err(bad("not a JSON object".to_owned())),
             Err(error) => Err(bad(error.to_string())),
         }
@@ -40,10 +34,7 @@ impl ModelConfig {
 
     /// A configuration from fields, for tests.
     pub fn from_fields(fields: Map<String, Value>) -> Self {
-        Self {
-            fields,
-            path: "config".to_owned(),
-        }
+        Self { fields, path: "config".to_owned() }
     }
 
     /// The architecture's name.
@@ -51,9 +42,7 @@ impl ModelConfig {
     /// # Errors
     /// `BadModel` when there is none.
     pub fn model_type(&self) -> Result<&str> {
-        self.get("model_type")
-            .and_then(Value::as_str)
-            .ok_or_else(|| self.missing("model_type"))
+        self.get("model_type").and_then(Value::as_str).ok_or_else(|| self.missing("model_type"))
     }
 
     /// A field that is there and not null.
@@ -74,9 +63,7 @@ impl ModelConfig {
     /// # Errors
     /// `BadModel` when it is there and not a positive number below 2^31.
     pub fn optional_count(&self, name: &str) -> Result<Option<i32>> {
-        self.get(name)
-            .map(|value| self.as_count(name, value))
-            .transpose()
+        self.get(name).map(|value| self.as_count(name, value)).transpose()
     }
 
     /// A number that must be there.
@@ -84,8 +71,7 @@ impl ModelConfig {
     /// # Errors
     /// `BadModel` when it is missing or no number.
     pub fn number(&self, name: &str) -> Result<f32> {
-        self.optional_number(name)?
-            .ok_or_else(|| self.missing(name))
+        self.optional_number(name)?.ok_or_else(|| self.missing(name))
     }
 
     /// A number that may be absent.
@@ -94,11 +80,7 @@ impl ModelConfig {
     /// `BadModel` when it is there and no number.
     pub fn optional_number(&self, name: &str) -> Result<Option<f32>> {
         let number = |value: &Value| value.as_f64().ok_or_else(|| self.wrong(name, value));
-        Ok(self
-            .get(name)
-            .map(number)
-            .transpose()?
-            .map(|number| number as f32))
+        Ok(self.get(name).map(number).transpose()?.map(|number| number as f32))
     }
 
     /// A switch, `default` when absent.
@@ -119,20 +101,16 @@ impl ModelConfig {
     pub fn section(&self, name: &str) -> Result<Option<Self>> {
         match self.get(name) {
             None => Ok(None),
-            Some(Value::Object(fields)) => Ok(Some(Self {
-                fields: fields.clone(),
-                path: format!("{}: {name}", self.path),
-            })),
+            Some(Value::Object(fields)) => {
+                Ok(Some(Self { fields: fields.clone(), path: format!("{}: {name}", self.path) }))
+            }
             Some(value) => Err(self.wrong(name, value)),
         }
     }
 
     /// The error of a field with a value that cannot be used.
     pub fn wrong(&self, name: &str, value: &Value) -> Error {
-        Error::new(
-            Code::BadModel,
-            format!("`{}` has a bad `{name}`: {value}", self.path),
-        )
+        Error::new(Code::BadModel, format!("`{}` has a bad `{name}`: {value}", self.path))
     }
 
     fn missing(&self, name: &str) -> Error {
@@ -141,8 +119,6 @@ impl ModelConfig {
 
     fn as_count(&self, name: &str, value: &Value) -> Result<i32> {
         let count = value.as_i64().and_then(|count| i32::try_from(count).ok());
-        count
-            .filter(|count| *count > 0)
-            .ok_or_else(|| self.wrong(name, value))
+        count.filter(|count| *count > 0).ok_or_else(|| self.wrong(name, value))
     }
 }

@@ -44,9 +44,7 @@ pub fn load(directory: &Path, options: LoadOptions) -> Result<Loaded> {
     let config = ModelConfig::read(directory)?;
     let family = Family::of_config(&config)?;
     let mut weights = Weights::load(directory)?;
-    let dtype = options
-        .dtype
-        .unwrap_or_else(|| fastest_dtype(options.back_end, &weights));
+    let dtype = options.dtype.unwrap_or_else(|| fastest_dtype(options.back_end, &weights));
     weights.cast(dtype)?;
     // Wait for the weights here, so that the first request does not, and so that reading them and
     // casting them does not keep two copies.

@@ -28,16 +28,11 @@ impl Family {
     /// `BadModel` naming the unknown `model_type` and the known ones: nothing is guessed.
     pub fn of_config(config: &ModelConfig) -> Result<Self> {
         let model_type = config.model_type()?;
-        let known = FAMILIES
-            .iter()
-            .find(|family| family.model_type == model_type);
+        let known = FAMILIES.iter().find(|family| family.model_type == model_type);
         known.copied().ok_or_else(|| {
             let names: Vec<_> = FAMILIES.iter().map(|family| family.model_type).collect();
-            Error::new(
-                Code::BadModel,
-                format!("model type `{model_type}` is not supported"),
-            )
-            .with_hint(format!("supported: {}", names.join(", ")))
+            Error::new(Code::BadModel, format!("model type `{model_type}` is not supported"))
+                .with_hint(format!("supported: {}", names.join(", ")))
         })
     }
 

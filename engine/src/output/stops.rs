@@ -27,21 +27,14 @@ impl StopMatcher {
     /// A matcher for `stops`; empty strings among them stop nothing.
     pub fn new(mut stops: Vec<String>) -> Self {
         stops.retain(|stop| !stop.is_empty());
-        Self {
-            stops,
-            held: String::new(),
-            matched: None,
-        }
+        Self { stops, held: String::new(), matched: None }
     }
 
     /// Takes the next piece of text and returns what can be shown by now. After a match the text
     /// is empty and the match is repeated.
     pub fn push(&mut self, text: &str) -> StopOutput {
         if self.matched.is_some() {
-            return StopOutput {
-                text: String::new(),
-                matched: self.matched.clone(),
-            };
+            return StopOutput { text: String::new(), matched: self.matched.clone() };
         }
         self.held.push_str(text);
         match self.decide() {
@@ -90,10 +83,7 @@ impl StopMatcher {
     /// begin at a character of the text.
     fn longest_match(&self, at: usize) -> Option<String> {
         let rest = &self.held.as_bytes()[at..];
-        let here = self
-            .stops
-            .iter()
-            .filter(|stop| rest.starts_with(stop.as_bytes()));
+        let here = self.stops.iter().filter(|stop| rest.starts_with(stop.as_bytes()));
         here.max_by_key(|stop| stop.len()).cloned()
     }
 
@@ -160,13 +150,7 @@ mod tests {
         assert_eq!(matcher.push("one <").text, "one ");
         assert_eq!(matcher.push("/e").text, "");
         let last = matcher.push("nd> two");
-        assert_eq!(
-            last,
-            StopOutput {
-                text: String::new(),
-                matched: Some("</end>".to_owned())
-            }
-        );
+        assert_eq!(last, StopOutput { text: String::new(), matched: Some("</end>".to_owned()) });
         assert_eq!(matcher.push("three"), last);
         assert_eq!(matcher.finish(), "");
     }
@@ -199,18 +183,9 @@ mod tests {
     #[test]
     fn the_longest_stop_string_at_the_earliest_place_matches() {
         let stops = strings(&["b", "abc", "ab"]);
-        assert_eq!(
-            stream(&strings(&["a", "b", "d"]), &stops),
-            (String::new(), Some("ab".into()))
-        );
-        assert_eq!(
-            stream(&strings(&["a", "b", "c"]), &stops),
-            (String::new(), Some("abc".into()))
-        );
-        assert_eq!(
-            stream(&strings(&["aab"]), &stops),
-            ("a".to_owned(), Some("ab".into()))
-        );
+        assert_eq!(stream(&strings(&["a", "b", "d"]), &stops), (String::new(), Some("ab".into())));
+        assert_eq!(stream(&strings(&["a", "b", "c"]), &stops), (String::new(), Some("abc".into())));
+        assert_eq!(stream(&strings(&["aab"]), &stops), ("a".to_owned(), Some("ab".into())));
     }
 
     proptest! {

@@ -19,11 +19,7 @@ impl Sampler {
     /// A sampler for one row; without a seed of its own it takes `fresh_seed`.
     pub fn new(params: SamplingParams, fresh_seed: u64) -> Self {
         let seed = params.seed.unwrap_or(fresh_seed);
-        Self {
-            params,
-            seed,
-            draws: 0,
-        }
+        Self { params, seed, draws: 0 }
     }
 
     /// Picks one token per row from logits `[B, V]`: `[B]`, u32. A batch of greedy rows is one

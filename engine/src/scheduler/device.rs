@@ -56,13 +56,7 @@ enum Register {
 impl MlxExecutor {
     /// An executor for `model`, whose weights take `weights_bytes`.
     pub fn new(model: Box<dyn Model>, weights_bytes: u64) -> Self {
-        Self {
-            model,
-            weights_bytes,
-            batch: None,
-            steps: 0,
-            observer: None,
-        }
+        Self { model, weights_bytes, batch: None, steps: 0, observer: None }
     }
 
     /// Shows every forward's logits to `observer`, in the order of the dispatches.
@@ -91,16 +85,11 @@ impl MlxExecutor {
         if self.steps.is_multiple_of(CLEAR_CACHE_STEPS) {
             memory::clear_cache()?;
         }
-        Ok(std::mem::replace(
-            &mut batch.register,
-            Register::InFlight(sampled),
-        ))
+        Ok(std::mem::replace(&mut batch.register, Register::InFlight(sampled)))
     }
 
     fn running(&mut self) -> Result<&mut Batch> {
-        self.batch
-            .as_mut()
-            .ok_or_else(|| Error::new(Code::Internal, "no row runs"))
+        self.batch.as_mut().ok_or_else(|| Error::new(Code::Internal, "no row runs"))
     }
 }
 
@@ -109,17 +98,12 @@ impl Executor for MlxExecutor {
 
     fn open(&mut self, spec: &RowSpec) -> Result<SoloRow> {
         let sampler = Sampler::new(spec.sampling.clone(), rand::rng().random());
-        Ok(SoloRow {
-            caches: self.model.new_caches(),
-            sampler,
-            current: None,
-        })
+        Ok(SoloRow { caches: self.model.new_caches(), sampler, current: None })
     }
 
     fn prefill(&mut self, solo: &mut SoloRow, tokens: &[u32]) -> Result<()> {
         // The hidden states are never evaluated: only what the caches need of them is.
-        self.model
-            .hidden(&ops::token_matrix(tokens, 1), &mut solo.caches)?;
+        self.model.hidden(&ops::token_matrix(tokens, 1), &mut solo.caches)?;
         ops::evaluate(solo.caches.arrays())?;
         memory::clear_cache()
     }
@@ -134,20 +118,12 @@ impl Executor for MlxExecutor {
     }
 
     fn join(&mut self, solo: SoloRow) -> Result<()> {
-        let SoloRow {
-            caches,
-            sampler,
-            current,
-        } = solo;
+        let SoloRow { caches, sampler, current } = solo;
         let current = current.ok_or_else(|| Error::new(Code::Internal, "a row joins too early"))?;
         match &mut self.batch {
             None => {
                 let register = Register::Known(vec![current]);
-                self.batch = Some(Batch {
-                    caches,
-                    samplers: vec![sampler],
-                    register,
-                });
+                self.batch = Some(Batch { caches, samplers: vec![sampler], register });
             }
             Some(batch) => {
                 let Register::Known(tokens) = &mut batch.register else {
@@ -162,10 +138,8 @@ impl Executor for MlxExecutor {
     }
 
     fn step(&mut self) -> Result<Vec<Sampled>> {
-        let mut batch = self
-            .batch
-            .take()
-            .ok_or_else(|| Error::new(Code::Internal, "a step without rows"))?;
+        let mut batch =
+            self.batch.take().ok_or_else(|| Error::new(Code::Internal, "a step without rows"))?;
         let fed = self.dispatch(&mut batch)?;
         self.batch = Some(batch);
         match fed {
@@ -175,11 +149,7 @@ impl Executor for MlxExecutor {
     }
 
     fn flush(&mut self) -> Result<Vec<Sampled>> {
-        let Some(Batch {
-            register: Register::InFlight(tokens),
-            ..
-        }) = &self.batch
-        else {
+        let Some(Batch { register: Register::InFlight(tokens), .. }) = &self.batch else {
             return Ok(Vec::new());
         };
         let sampled = read(tokens)?;
@@ -218,10 +188,7 @@ impl Executor for MlxExecutor {
     }
 
     fn memory(&self) -> MemorySnapshot {
-        MemorySnapshot {
-            weights_bytes: self.weights_bytes,
-            ..memory::snapshot()
-        }
+        MemorySnapshot { weights_bytes: self.weights_bytes, ..memory::snapshot() }
     }
 }
 
@@ -249,26 +216,17 @@ impl Register {
 impl std::fmt::Debug for MlxExecutor {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let rows = self.batch.as_ref().map_or(0, |batch| batch.samplers.len());
-        formatter
-            .debug_struct("MlxExecutor")
-            .field("rows", &rows)
-            .finish_non_exhaustive()
+        formatter.debug_struct("MlxExecutor").field("rows", &rows).finish_non_exhaustive()
     }
 }
 
 fn read(tokens: &Array) -> Result<Vec<Sampled>> {
-    Ok(ops::read_u32(tokens)?
-        .into_iter()
-        .map(|token| Sampled { token })
-        .collect())
+    Ok(ops::read_u32(tokens)?.into_iter().map(|token| Sampled { token }).collect())
 }
 
 fn only(tokens: &[u32]) -> Result<u32> {
     match tokens {
         [token] => Ok(*token),
-        others => Err(Error::new(
-            Code::Internal,
-            format!("{} tokens for one row", others.len()),
-        )),
+        others => Err(Error::new(Code::Internal, format!("{} tokens for one row", others.len()))),
     }
 }

@@ -19,9 +19,7 @@ impl<E: Executor> Scheduler<E> {
         self.totals.generated_tokens += sampled.len() as u64;
         let tokens = sampled.iter().map(|sampled| sampled.token);
         let ends = self.running.iter_mut().zip(tokens);
-        let ends = ends
-            .map(|(row, token)| row.take_token(token, now))
-            .collect();
+        let ends = ends.map(|(row, token)| row.take_token(token, now)).collect();
         self.release(ends);
     }
 
@@ -29,17 +27,11 @@ impl<E: Executor> Scheduler<E> {
     pub(super) fn evict_departed(&mut self) {
         while let Some(index) = self.waiting.iter().position(Row::client_left) {
             let row = self.waiting.remove(index);
-            self.finish(
-                row.expect("the index was just found"),
-                FinishReason::Cancelled,
-            );
+            self.finish(row.expect("the index was just found"), FinishReason::Cancelled);
         }
         while let Some(index) = self.prefilling.iter().position(Row::client_left) {
             let row = self.prefilling.remove(index);
-            self.finish(
-                row.expect("the index was just found"),
-                FinishReason::Cancelled,
-            );
+            self.finish(row.expect("the index was just found"), FinishReason::Cancelled);
         }
         let departed = |row: &Row<E::Solo>| row.client_left().then_some(FinishReason::Cancelled);
         self.release(self.running.iter().map(departed).collect());
@@ -68,9 +60,7 @@ impl<E: Executor> Scheduler<E> {
         if ends.iter().all(Option::is_none) {
             return;
         }
-        let keep: Vec<usize> = (0..ends.len())
-            .filter(|index| ends[*index].is_none())
-            .collect();
+        let keep: Vec<usize> = (0..ends.len()).filter(|index| ends[*index].is_none()).collect();
         for (row, end) in std::mem::take(&mut self.running).into_iter().zip(ends) {
             match end {
                 Some(reason) => self.finish(row, reason),

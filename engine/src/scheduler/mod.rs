@@ -78,14 +78,8 @@ impl<E: Executor> Scheduler<E> {
     /// When a cap of `config` is 0: nothing could ever run.
     pub fn new(config: SchedulerConfig, executor: E, clock: Clock, board: Board) -> Self {
         assert!(config.batch_rows_max > 0, "a batch needs room for a row");
-        assert!(
-            config.prefill_rows_max > 0,
-            "a prompt needs room to prefill"
-        );
-        assert!(
-            config.prefill_chunk_tokens > 0,
-            "a chunk needs room for a token"
-        );
+        assert!(config.prefill_rows_max > 0, "a prompt needs room to prefill");
+        assert!(config.prefill_chunk_tokens > 0, "a chunk needs room for a token");
         let progressed_at = clock.now();
         let mut scheduler = Self {
             config,
@@ -143,11 +137,7 @@ impl<E: Executor> Scheduler<E> {
             self.check_integrity();
         }
         self.publish_when_due();
-        if self.live_rows() == 0 {
-            Activity::Idle
-        } else {
-            Activity::Busy
-        }
+        if self.live_rows() == 0 { Activity::Idle } else { Activity::Busy }
     }
 
     /// Rows that have not ended.
@@ -161,45 +151,14 @@ impl<E: Executor> Scheduler<E> {
     /// When one does not hold.
     pub fn check_integrity(&self) {
         let live = self.live_rows() as u64;
-        assert_eq!(
-            self.submitted,
-            live + self.totals.finished_rows,
-            "a row was lost or doubled"
-        );
-        assert!(
-            self.waiting
-                .iter()
-                .all(|row| matches!(row.stage, Stage::Waiting))
-        );
-        assert!(
-            self.prefilling
-                .iter()
-                .all(|row| matches!(row.stage, Stage::Prefilling { .. }))
-        );
-        assert!(
-            self.running
-                .iter()
-                .all(|row| matches!(row.stage, Stage::Decoding { .. }))
-        );
-        assert!(
-            self.waiting
-                .iter()
-                .is_sorted_by(|left, right| left.number < right.number)
-        );
-        assert!(
-            self.prefilling
-                .iter()
-                .all(|row| row.candidate().left_tokens > 0)
-        );
-        assert!(
-            self.running
-                .iter()
-                .all(|row| row.generated() > 0 && row.left_tokens() > 0)
-        );
-        assert!(
-            !self.in_flight || !self.running.is_empty(),
-            "a step in flight is for nobody"
-        );
+        assert_eq!(self.submitted, live + self.totals.finished_rows, "a row was lost or doubled");
+        assert!(self.waiting.iter().all(|row| matches!(row.stage, Stage::Waiting)));
+        assert!(self.prefilling.iter().all(|row| matches!(row.stage, Stage::Prefilling { .. })));
+        assert!(self.running.iter().all(|row| matches!(row.stage, Stage::Decoding { .. })));
+        assert!(self.waiting.iter().is_sorted_by(|left, right| left.number < right.number));
+        assert!(self.prefilling.iter().all(|row| row.candidate().left_tokens > 0));
+        assert!(self.running.iter().all(|row| row.generated() > 0 && row.left_tokens() > 0));
+        assert!(!self.in_flight || !self.running.is_empty(), "a step in flight is for nobody");
         let occupancy = self.occupancy();
         let rows = occupancy.decoding + occupancy.prefilling;
         assert!(rows <= occupancy.rows_max, "{rows} rows are live");
@@ -213,10 +172,7 @@ impl<E: Executor> Scheduler<E> {
         if spec.prompt.is_empty() {
             Some(Error::invalid("prompt", "the prompt has no tokens"))
         } else if spec.max_tokens == 0 {
-            Some(Error::invalid(
-                "max_tokens",
-                "max_tokens is 0, expected at least 1",
-            ))
+            Some(Error::invalid("max_tokens", "max_tokens is 0, expected at least 1"))
         } else if self.waiting.len() >= rows_max {
             let message = format!("the queue is full: {rows_max} requests wait");
             Some(Error::new(Code::QueueFull, message).with_hint("try again later"))

@@ -165,15 +165,9 @@ impl Occupancy {
         } else if lane == Lane::Serial && rows > 0 {
             Some(Hold::Draining { rows })
         } else if rows >= self.rows_max {
-            Some(Hold::BatchFull {
-                rows,
-                rows_max: self.rows_max,
-            })
+            Some(Hold::BatchFull { rows, rows_max: self.rows_max })
         } else if self.prefilling >= self.prefill_rows_max {
-            Some(Hold::PrefillFull {
-                rows: self.prefilling,
-                rows_max: self.prefill_rows_max,
-            })
+            Some(Hold::PrefillFull { rows: self.prefilling, rows_max: self.prefill_rows_max })
         } else {
             None
         }
@@ -185,10 +179,7 @@ impl fmt::Display for Hold {
         match self {
             Self::SerialLive => write!(formatter, "a serial request runs alone"),
             Self::Draining { rows } => {
-                write!(
-                    formatter,
-                    "serial request waits for live rows to end: {rows}"
-                )
+                write!(formatter, "serial request waits for live rows to end: {rows}")
             }
             Self::BatchFull { rows, rows_max } => {
                 write!(formatter, "batch is full: {rows} of {rows_max} rows")
@@ -223,10 +214,7 @@ impl Pass {
         }
         if tokens > 0 {
             self.budget_tokens -= tokens;
-            self.moves.push(Move::Prefill {
-                row: row.number,
-                tokens,
-            });
+            self.moves.push(Move::Prefill { row: row.number, tokens });
         }
         if row.left_tokens - tokens == 1 && self.budget_tokens > 0 {
             self.budget_tokens -= 1;
@@ -307,102 +295,37 @@ mod tests {
     #[test]
     fn nothing_to_do_is_an_empty_plan() {
         check(&EMPTY, "");
-        check(
-            &Case {
-                decoding: 3,
-                ..EMPTY
-            },
-            "",
-        );
+        check(&Case { decoding: 3, ..EMPTY }, "");
     }
 
     #[test]
     fn a_short_prompt_drains_to_its_last_token_and_samples() {
-        check(
-            &Case {
-                waiting: &[(Continuous, 5)],
-                ..EMPTY
-            },
-            "s0 p0:4 f0",
-        );
+        check(&Case { waiting: &[(Continuous, 5)], ..EMPTY }, "s0 p0:4 f0");
     }
 
     #[test]
     fn a_one_token_prompt_has_nothing_to_drain() {
-        check(
-            &Case {
-                waiting: &[(Continuous, 1)],
-                ..EMPTY
-            },
-            "s0 f0",
-        );
+        check(&Case { waiting: &[(Continuous, 1)], ..EMPTY }, "s0 f0");
     }
 
     #[test]
     fn the_last_token_counts_against_the_budget() {
-        check(
-            &Case {
-                waiting: &[(Continuous, 11)],
-                ..EMPTY
-            },
-            "s0 p0:10",
-        );
-        check(
-            &Case {
-                prefilling: &[1],
-                ..EMPTY
-            },
-            "f0",
-        );
-        check(
-            &Case {
-                waiting: &[(Continuous, 10)],
-                ..EMPTY
-            },
-            "s0 p0:9 f0",
-        );
+        check(&Case { waiting: &[(Continuous, 11)], ..EMPTY }, "s0 p0:10");
+        check(&Case { prefilling: &[1], ..EMPTY }, "f0");
+        check(&Case { waiting: &[(Continuous, 10)], ..EMPTY }, "s0 p0:9 f0");
     }
 
     #[test]
     fn a_long_prompt_takes_one_chunk_a_tick() {
-        check(
-            &Case {
-                prefilling: &[35],
-                decoding: 2,
-                ..EMPTY
-            },
-            "p0:10",
-        );
-        check(
-            &Case {
-                prefilling: &[15],
-                decoding: 2,
-                ..EMPTY
-            },
-            "p0:10",
-        );
-        check(
-            &Case {
-                prefilling: &[5],
-                decoding: 2,
-                ..EMPTY
-            },
-            "p0:4 f0",
-        );
+        check(&Case { prefilling: &[35], decoding: 2, ..EMPTY }, "p0:10");
+        check(&Case { prefilling: &[15], decoding: 2, ..EMPTY }, "p0:10");
+        check(&Case { prefilling: &[5], decoding: 2, ..EMPTY }, "p0:4 f0");
     }
 
     #[test]
     fn short_prompts_share_the_budget_of_one_tick() {
-        let waiting = &[
-            (Continuous, 3),
-            (Continuous, 3),
-            (Continuous, 3),
-            (Continuous, 3),
-        ];
-        check(
-            &Case { waiting, ..EMPTY },
-            "s0 p0:2 f0 s1 p1:2 f1 s2 p2:2 f2 s3",
-        );
+        let waiting = &[(Continuous, 3), (Continuous, 3), (Continuous, 3), (Continuous, 3)];
+        check(&Case { waiting, ..EMPTY }, "s0 p0:2 f0 s1 p1:2 f1 s2 p2:2 f2 s3");
     }
 
     #[test]
@@ -413,106 +336,40 @@ mod tests {
 
     #[test]
     fn a_row_behind_one_that_does_not_fit_may_use_the_rest() {
-        check(
-            &Case {
-                prefill_rows_max: 3,
-                prefilling: &[4, 50, 5],
-                ..EMPTY
-            },
-            "p0:3 f0 p2:4 f2",
-        );
+        check(&Case { prefill_rows_max: 3, prefilling: &[4, 50, 5], ..EMPTY }, "p0:3 f0 p2:4 f2");
     }
 
     #[test]
     fn one_prefill_at_a_time_holds_the_queue_until_it_is_done() {
-        check(
-            &Case {
-                prefilling: &[35],
-                waiting: &[(Continuous, 2)],
-                ..EMPTY
-            },
-            "p0:10",
-        );
+        check(&Case { prefilling: &[35], waiting: &[(Continuous, 2)], ..EMPTY }, "p0:10");
     }
 
     #[test]
     fn more_prefill_rows_let_a_newcomer_take_turns() {
         let waiting = &[(Continuous, 2)];
-        check(
-            &Case {
-                prefill_rows_max: 2,
-                prefilling: &[35],
-                waiting,
-                ..EMPTY
-            },
-            "p0:10 s1",
-        );
+        check(&Case { prefill_rows_max: 2, prefilling: &[35], waiting, ..EMPTY }, "p0:10 s1");
     }
 
     #[test]
     fn the_cap_counts_decoding_and_prefilling_rows() {
         let waiting = &[(Continuous, 2), (Continuous, 2)];
-        check(
-            &Case {
-                decoding: 8,
-                waiting,
-                ..EMPTY
-            },
-            "",
-        );
-        check(
-            &Case {
-                decoding: 7,
-                waiting,
-                ..EMPTY
-            },
-            "s0 p0:1 f0",
-        );
-        check(
-            &Case {
-                decoding: 7,
-                prefilling: &[2],
-                waiting,
-                ..EMPTY
-            },
-            "p0:1 f0",
-        );
+        check(&Case { decoding: 8, waiting, ..EMPTY }, "");
+        check(&Case { decoding: 7, waiting, ..EMPTY }, "s0 p0:1 f0");
+        check(&Case { decoding: 7, prefilling: &[2], waiting, ..EMPTY }, "p0:1 f0");
     }
 
     #[test]
     fn a_serial_row_waits_until_nothing_is_live_and_holds_the_queue() {
         let waiting = &[(Serial, 2), (Continuous, 2)];
-        check(
-            &Case {
-                decoding: 1,
-                waiting,
-                ..EMPTY
-            },
-            "",
-        );
-        check(
-            &Case {
-                prefilling: &[2],
-                waiting,
-                ..EMPTY
-            },
-            "p0:1 f0",
-        );
+        check(&Case { decoding: 1, waiting, ..EMPTY }, "");
+        check(&Case { prefilling: &[2], waiting, ..EMPTY }, "p0:1 f0");
         check(&Case { waiting, ..EMPTY }, "s0 p0:1 f0");
     }
 
     #[test]
     fn nothing_starts_beside_a_serial_row() {
         let waiting = &[(Continuous, 2)];
-        check(
-            &Case {
-                decoding: 1,
-                serial: true,
-                waiting,
-                ..EMPTY
-            },
-            "",
-        );
+        check(&Case { decoding: 1, serial: true, waiting, ..EMPTY }, "");
     }
 
     #[test]
@@ -540,48 +397,24 @@ mod tests {
     fn a_waiting_row_says_why_it_waits() {
         let two = &[(Continuous, 2), (Continuous, 2)];
         check_reasons(
-            &Case {
-                decoding: 7,
-                prefilling: &[2],
-                waiting: two,
-                ..EMPTY
-            },
+            &Case { decoding: 7, prefilling: &[2], waiting: two, ..EMPTY },
             &["batch is full: 8 of 8 rows"; 2],
         );
         check_reasons(
-            &Case {
-                prefilling: &[2],
-                waiting: two,
-                ..EMPTY
-            },
+            &Case { prefilling: &[2], waiting: two, ..EMPTY },
             &["prefill is full: 1 of 1 rows"; 2],
         );
         check_reasons(
-            &Case {
-                waiting: two,
-                ..EMPTY
-            },
+            &Case { waiting: two, ..EMPTY },
             &["starts before the next step", "requests ahead: 1"],
         );
         check_reasons(
-            &Case {
-                decoding: 1,
-                serial: true,
-                waiting: two,
-                ..EMPTY
-            },
+            &Case { decoding: 1, serial: true, waiting: two, ..EMPTY },
             &["a serial request runs alone"; 2],
         );
         check_reasons(
-            &Case {
-                decoding: 3,
-                waiting: &[(Serial, 2), (Continuous, 2)],
-                ..EMPTY
-            },
-            &[
-                "serial request waits for live rows to end: 3",
-                "serial request ahead",
-            ],
+            &Case { decoding: 3, waiting: &[(Serial, 2), (Continuous, 2)], ..EMPTY },
+            &["serial request waits for live rows to end: 3", "serial request ahead"],
         );
     }
 }

@@ -19,11 +19,7 @@ impl<E: Executor> Scheduler<E> {
         match self.executor.open(&row.spec) {
             Ok(solo) => {
                 let started = self.note_progress();
-                row.stage = Stage::Prefilling {
-                    solo,
-                    done: 0,
-                    started,
-                };
+                row.stage = Stage::Prefilling { solo, done: 0, started };
                 self.posted_at = None;
                 self.prefilling.push_back(row);
             }
@@ -74,10 +70,8 @@ impl<E: Executor> Scheduler<E> {
                 }
             }
             Err(error) => {
-                let error = error.while_doing(format_args!(
-                    "failed to sample token 0 of `{}`",
-                    row.spec.id
-                ));
+                let error = error
+                    .while_doing(format_args!("failed to sample token 0 of `{}`", row.spec.id));
                 self.fail(row, error);
             }
         }
@@ -96,10 +90,7 @@ impl<E: Executor> Scheduler<E> {
     }
 
     fn take_prefilling(&mut self, number: RowNumber) -> Option<Row<E::Solo>> {
-        let index = self
-            .prefilling
-            .iter()
-            .position(|row| row.number == number)?;
+        let index = self.prefilling.iter().position(|row| row.number == number)?;
         self.prefilling.remove(index)
     }
 }
@@ -127,10 +118,7 @@ impl<S> Row<S> {
     fn begin_decoding(&mut self, first_token: Time) -> S {
         match std::mem::replace(&mut self.stage, Stage::Waiting) {
             Stage::Prefilling { solo, started, .. } => {
-                self.stage = Stage::Decoding {
-                    started,
-                    first_token,
-                };
+                self.stage = Stage::Decoding { started, first_token };
                 solo
             }
             Stage::Waiting | Stage::Decoding { .. } => {

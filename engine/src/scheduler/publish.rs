@@ -60,9 +60,7 @@ impl<E: Executor> Scheduler<E> {
     /// Posts a snapshot if rows came, moved or went, or if the last one is old.
     pub(super) fn publish_when_due(&mut self) {
         let period = Duration::from_millis(limits::SNAPSHOT_PERIOD_MS);
-        let age = self
-            .posted_at
-            .map(|posted| self.clock.now().saturating_sub(posted));
+        let age = self.posted_at.map(|posted| self.clock.now().saturating_sub(posted));
         if age.is_none_or(|age| age >= period && self.live_rows() > 0) {
             self.publish();
         }
@@ -75,22 +73,11 @@ impl<E: Executor> Scheduler<E> {
 
     fn batch_snapshot(&self) -> BatchSnapshot {
         let now = self.clock.now();
-        let solo_bytes: u64 = self
-            .prefilling
-            .iter()
-            .map(|row| self.solo_kv_bytes(row))
-            .sum();
-        let rates = self
-            .running
-            .iter()
-            .map(|row| row.tokens_per_second_now(now));
+        let solo_bytes: u64 = self.prefilling.iter().map(|row| self.solo_kv_bytes(row)).sum();
+        let rates = self.running.iter().map(|row| row.tokens_per_second_now(now));
         BatchSnapshot {
             configured: self.config.batch_rows_max,
-            mode: if self.config.batch_rows_max > 1 {
-                "batch"
-            } else {
-                "off"
-            },
+            mode: if self.config.batch_rows_max > 1 { "batch" } else { "off" },
             batched: self.running.len() > 1,
             active_rows: self.running.len(),
             pending_rows: self.waiting.len() + self.prefilling.len(),
@@ -108,22 +95,13 @@ impl<E: Executor> Scheduler<E> {
             rows => self.executor.batch_kv_bytes() / rows,
         };
         let running = self.running.iter().map(|row| (row, share_bytes, None));
-        let prefilling = self
-            .prefilling
-            .iter()
-            .map(|row| (row, self.solo_kv_bytes(row), None));
+        let prefilling = self.prefilling.iter().map(|row| (row, self.solo_kv_bytes(row), None));
         let lanes = self.waiting.iter().map(|row| row.spec.lane);
         let reasons = waiting_reasons(&self.occupancy(), lanes);
-        let waiting = self
-            .waiting
-            .iter()
-            .zip(reasons)
-            .map(|(row, why)| (row, 0, Some(why)));
+        let waiting = self.waiting.iter().zip(reasons).map(|(row, why)| (row, 0, Some(why)));
         let mut rows: Vec<_> = running.chain(prefilling).chain(waiting).collect();
         rows.sort_by_key(|(row, ..)| row.number);
-        rows.into_iter()
-            .map(|(row, bytes, why)| row.snapshot(now, bytes, why))
-            .collect()
+        rows.into_iter().map(|(row, bytes, why)| row.snapshot(now, bytes, why)).collect()
     }
 
     fn solo_kv_bytes(&self, row: &Row<E::Solo>) -> u64 {

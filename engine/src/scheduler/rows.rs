@@ -44,15 +44,7 @@ impl<S> Row<S> {
         arrived: Time,
     ) -> Self {
         let rate = RateWindow::default();
-        Self {
-            number,
-            spec,
-            stage: Stage::Waiting,
-            events,
-            arrived,
-            generated: 0,
-            rate,
-        }
+        Self { number, spec, stage: Stage::Waiting, events, arrived, generated: 0, rate }
     }
 
     /// Takes one sampled token: delivers it unless it ends the row as a stop token, and says whether
@@ -111,11 +103,7 @@ impl<S> Row<S> {
     /// The row as the planner sees it.
     pub(super) fn candidate(&self) -> Candidate {
         let left_tokens = self.spec.prompt.len() - self.prefilled_tokens();
-        Candidate {
-            number: self.number,
-            lane: self.spec.lane,
-            left_tokens,
-        }
+        Candidate { number: self.number, lane: self.spec.lane, left_tokens }
     }
 
     /// What the row cost up to `now`; a phase that it did not reach took no time.
@@ -123,10 +111,7 @@ impl<S> Row<S> {
         let (started, first_token) = match self.stage {
             Stage::Waiting => (now, now),
             Stage::Prefilling { started, .. } => (started, now),
-            Stage::Decoding {
-                started,
-                first_token,
-            } => (started, first_token),
+            Stage::Decoding { started, first_token } => (started, first_token),
         };
         RowUsage {
             prompt_tokens: self.spec.prompt.len(),
@@ -155,11 +140,7 @@ impl<S> Row<S> {
         };
         let seconds = milliseconds(first_token, now) / 1e3;
         let tokens = self.generated.saturating_sub(1);
-        if seconds > 0.0 {
-            tokens as f64 / seconds
-        } else {
-            0.0
-        }
+        if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 }
     }
 }
 
@@ -187,26 +168,18 @@ mod tests {
             stop_tokens: vec![STOP].into(),
             sampling: SamplingParams::default(),
         };
-        (
-            Row::new(RowNumber(0), spec, events, Duration::ZERO),
-            receiver,
-        )
+        (Row::new(RowNumber(0), spec, events, Duration::ZERO), receiver)
     }
 
     #[track_caller]
     fn check(max_tokens: usize, tokens: &[u32], end: Option<FinishReason>, delivered: &[u32]) {
         let (mut row, mut receiver) = row(max_tokens);
-        let last = tokens
-            .iter()
-            .map(|token| row.take_token(*token, Duration::ZERO))
-            .last();
+        let last = tokens.iter().map(|token| row.take_token(*token, Duration::ZERO)).last();
         assert_eq!(last.flatten(), end);
         assert_eq!(row.generated(), tokens.len());
         let heard: Vec<RowEvent> = std::iter::from_fn(|| receiver.try_recv().ok()).collect();
-        let expected: Vec<RowEvent> = delivered
-            .iter()
-            .map(|token| RowEvent::Token(*token))
-            .collect();
+        let expected: Vec<RowEvent> =
+            delivered.iter().map(|token| RowEvent::Token(*token)).collect();
         assert_eq!(heard, expected);
     }
 
@@ -234,10 +207,7 @@ mod tests {
     fn a_token_that_nobody_takes_cancels_the_row() {
         let (mut row, receiver) = row(3);
         drop(receiver);
-        assert_eq!(
-            row.take_token(5, Duration::ZERO),
-            Some(FinishReason::Cancelled)
-        );
+        assert_eq!(row.take_token(5, Duration::ZERO), Some(FinishReason::Cancelled));
     }
 
     #[test]
@@ -247,10 +217,7 @@ mod tests {
         row.take_token(6, Duration::ZERO);
         row.finish(FinishReason::Length, Duration::ZERO);
         let heard: Vec<RowEvent> = std::iter::from_fn(|| receiver.try_recv().ok()).collect();
-        assert!(
-            matches!(heard[..], [_, _, RowEvent::Finished { .. }]),
-            "{heard:?}"
-        );
+        assert!(matches!(heard[..], [_, _, RowEvent::Finished { .. }]), "{heard:?}");
     }
 
     #[test]
@@ -258,28 +225,12 @@ mod tests {
         let at = Duration::from_millis;
         let (mut row, _receiver) = row(2);
         let usage = row.usage(at(5));
-        assert_eq!(
-            (usage.queue_ms, usage.prefill_ms, usage.decode_ms),
-            (5.0, 0.0, 0.0)
-        );
-        row.stage = Stage::Prefilling {
-            solo: (),
-            done: 1,
-            started: at(7),
-        };
+        assert_eq!((usage.queue_ms, usage.prefill_ms, usage.decode_ms), (5.0, 0.0, 0.0));
+        row.stage = Stage::Prefilling { solo: (), done: 1, started: at(7) };
         let usage = row.usage(at(10));
-        assert_eq!(
-            (usage.queue_ms, usage.prefill_ms, usage.decode_ms),
-            (7.0, 3.0, 0.0)
-        );
-        row.stage = Stage::Decoding {
-            started: at(7),
-            first_token: at(20),
-        };
+        assert_eq!((usage.queue_ms, usage.prefill_ms, usage.decode_ms), (7.0, 3.0, 0.0));
+        row.stage = Stage::Decoding { started: at(7), first_token: at(20) };
         let usage = row.usage(at(50));
-        assert_eq!(
-            (usage.queue_ms, usage.prefill_ms, usage.decode_ms),
-            (7.0, 13.0, 30.0)
-        );
+        assert_eq!((usage.queue_ms, usage.prefill_ms, usage.decode_ms), (7.0, 13.0, 30.0));
     }
 }

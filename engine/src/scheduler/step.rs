@@ -64,11 +64,7 @@ impl<E: Executor> Scheduler<E> {
     /// Holds the executor to its word: a token for each row if a step was in flight, else none.
     fn one_token_per_row(&self, sampled: Result<Vec<Sampled>>) -> Result<Vec<Sampled>> {
         let sampled = sampled?;
-        let expected = if self.in_flight {
-            self.running.len()
-        } else {
-            0
-        };
+        let expected = if self.in_flight { self.running.len() } else { 0 };
         if sampled.len() == expected {
             return Ok(sampled);
         }

@@ -59,22 +59,14 @@ impl ChatTemplate {
         special_tokens: Vec<(String, String)>,
     ) -> Result<Self> {
         let bad = |error: minijinja::Error| {
-            Error::new(
-                Code::BadModel,
-                format!("the chat template does not compile: {error}"),
-            )
+            Error::new(Code::BadModel, format!("the chat template does not compile: {error}"))
         };
         let mut environment = environment().map_err(bad)?;
         let tool_use = sources.tool_use.iter().map(|source| (TOOL_USE, source));
         for (name, source) in std::iter::once((DEFAULT, &sources.default)).chain(tool_use) {
-            environment
-                .add_template_owned(name, without_generation_tags(source))
-                .map_err(bad)?;
+            environment.add_template_owned(name, without_generation_tags(source)).map_err(bad)?;
         }
-        Ok(Self {
-            environment,
-            special_tokens,
-        })
+        Ok(Self { environment, special_tokens })
     }
 
     /// The text of `messages`. As in transformers, a message's null fields are dropped and its
@@ -85,58 +77,27 @@ impl ChatTemplate {
     /// `BadModel` when the template needs what does not exist here.
     pub fn render(&self, messages: &[Json], options: &ChatOptions) -> Result<String> {
         if messages.is_empty() {
-            return Err(Error::invalid(
-                "messages",
-                "the conversation has no messages",
-            ));
+            return Err(Error::invalid("messages", "the conversation has no messages"));
         }
-        let has_tool_use = self
-            .environment
-            .templates()
-            .any(|(name, _)| name == TOOL_USE);
-        let name = if has_tool_use && options.tools.is_some() {
-            TOOL_USE
-        } else {
-            DEFAULT
-        };
-        let template = self
-            .environment
-            .get_template(name)
-            .map_err(|error| refusal(&error))?;
+        let has_tool_use = self.environment.templates().any(|(name, _)| name == TOOL_USE);
+        let name = if has_tool_use && options.tools.is_some() { TOOL_USE } else { DEFAULT };
+        let template = self.environment.get_template(name).map_err(|error| refusal(&error))?;
         let text = template.render(self.variables(messages, options));
         text.map_err(|error| refusal(&error))
     }
 
     fn variables(&self, messages: &[Json], options: &ChatOptions) -> Value {
         let tokens = self.special_tokens.iter();
-        let mut variables: Vec<(&str, Value)> = tokens
-            .map(|(name, token)| (name.as_str(), Value::from(token.as_str())))
-            .collect();
-        let tools = options
-            .tools
-            .as_ref()
-            .map(|tools| tools.iter().map(value).collect::<Value>());
+        let mut variables: Vec<(&str, Value)> =
+            tokens.map(|(name, token)| (name.as_str(), Value::from(token.as_str()))).collect();
+        let tools = options.tools.as_ref().map(|tools| tools.iter().map(value).collect::<Value>());
         variables.extend([
-            (
-                "messages",
-                messages
-                    .iter()
-                    .map(|message| value(&normalized(message)))
-                    .collect(),
-            ),
+            ("messages", messages.iter().map(|message| value(&normalized(message))).collect()),
             ("tools", tools.unwrap_or_else(|| Value::from(()))),
             ("documents", Value::from(())),
-            (
-                "add_generation_prompt",
-                Value::from(options.add_generation_prompt),
-            ),
+            ("add_generation_prompt", Value::from(options.add_generation_prompt)),
         ]);
-        variables.extend(
-            options
-                .extra
-                .iter()
-                .map(|(name, extra)| (name.as_str(), value(extra))),
-        );
+        variables.extend(options.extra.iter().map(|(name, extra)| (name.as_str(), value(extra))));
         Value::from_pairs(variables)
     }
 }
@@ -144,26 +105,16 @@ impl ChatTemplate {
 /// An environment that behaves like transformers' own.
 fn environment() -> std::result::Result<Environment<'static>, minijinja::Error> {
     let mut environment = Environment::new();
-    environment.set_syntax(
-        SyntaxConfig::builder()
-            .trim_blocks(true)
-            .lstrip_blocks(true)
-            .build()?,
-    );
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_unknown_method_callback(unknown_method_callback);
-    environment.add_filter("tojson", |value: &Value, kwargs: Kwargs| {
-        to_json(value, &kwargs)
-    });
+    environment.add_filter("tojson", |value: &Value, kwargs: Kwargs| to_json(value, &kwargs));
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", |format: &str| {
         python::strftime(format, clock::unix_seconds())
     });
     // In Jinja, mappings and strings are sequences too: they have a length and items.
     environment.add_test("sequence", |value: &Value| {
-        matches!(
-            value.kind(),
-            ValueKind::Seq | ValueKind::Map | ValueKind::String
-        )
+        matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
     });
     environment.add_test("iterable", |value: &Value| {
         value.kind() == ValueKind::String || value.try_iter().is_ok()
@@ -231,14 +182,9 @@ fn without_generation_tags(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(at) = rest.find("{%") {
-        let name_at = at
-            + rest[at..]
-                .find(|c: char| !"{%-+ \t\r\n".contains(c))
-                .unwrap_or(2);
+        let name_at = at + rest[at..].find(|c: char| !"{%-+ \t\r\n".contains(c)).unwrap_or(2);
         let (before, tag) = rest.split_at(name_at);
-        let len = tag
-            .find(|c: char| !c.is_alphanumeric() && c != '_')
-            .unwrap_or(tag.len());
+        let len = tag.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(tag.len());
         text.push_str(before);
         text.push_str(match &tag[..len] {
             "generation" => "if true",
@@ -259,17 +205,10 @@ fn normalized(message: &Json) -> Json {
         return message.clone();
     };
     let kept = fields.iter().filter(|(_, field)| !field.is_null());
-    let mut fields: Map<String, Json> = kept
-        .map(|(name, field)| (name.clone(), field.clone()))
-        .collect();
-    if let Some(reasoning) = REASONING_FIELDS
-        .iter()
-        .find_map(|name| fields.get(*name))
-        .cloned()
-    {
-        fields
-            .entry("thinking")
-            .or_insert_with(|| reasoning.clone());
+    let mut fields: Map<String, Json> =
+        kept.map(|(name, field)| (name.clone(), field.clone())).collect();
+    if let Some(reasoning) = REASONING_FIELDS.iter().find_map(|name| fields.get(*name)).cloned() {
+        fields.entry("thinking").or_insert_with(|| reasoning.clone());
         fields.insert("reasoning_content".to_owned(), reasoning);
     }
     Json::Object(fields)
@@ -282,11 +221,9 @@ fn value(json: &Json) -> Value {
         Json::Number(number) => number_value(number),
         Json::String(text) => Value::from(text.as_str()),
         Json::Array(items) => items.iter().map(value).collect(),
-        Json::Object(fields) => Value::from_pairs(
-            fields
-                .iter()
-                .map(|(name, field)| (name.as_str(), value(field))),
-        ),
+        Json::Object(fields) => {
+            Value::from_pairs(fields.iter().map(|(name, field)| (name.as_str(), value(field))))
+        }
     }
 }
 
@@ -308,10 +245,7 @@ mod tests {
     use super::*;
 
     fn compile(source: &str) -> Result<ChatTemplate> {
-        let sources = TemplateSources {
-            default: source.to_owned(),
-            tool_use: None,
-        };
+        let sources = TemplateSources { default: source.to_owned(), tool_use: None };
         ChatTemplate::compile(&sources, vec![("bos_token".to_owned(), "<s>".to_owned())])
     }
 
@@ -332,10 +266,7 @@ mod tests {
 
     #[test]
     fn json_keeps_key_order_and_escapes_no_html_and_no_unicode() {
-        check(
-            "{{ messages[0] | tojson }}",
-            r#"{"role": "user", "content": "a<b>'ü\"", "n": 1}"#,
-        );
+        check("{{ messages[0] | tojson }}", r#"{"role": "user", "content": "a<b>'ü\"", "n": 1}"#);
         check(
             "{{ {'b': [1, 2.0], 'a': none} | tojson(sort_keys=true) }}",
             r#"{"a": null, "b": [1, 2.0]}"#,
@@ -349,10 +280,7 @@ mod tests {
 
     #[test]
     fn null_fields_are_dropped_and_absent_tools_are_none() {
-        check(
-            "{{ messages[0].x is defined }} {{ tools is none }} {{ tools }}",
-            "False True None",
-        );
+        check("{{ messages[0].x is defined }} {{ tools is none }} {{ tools }}", "False True None");
     }
 
     #[test]
@@ -364,23 +292,14 @@ mod tests {
 
     #[test]
     fn mappings_and_strings_are_sequences() {
-        check(
-            "{{ {} is sequence }} {{ 'a' is sequence }} {{ 1 is sequence }}",
-            "True True False",
-        );
-        check(
-            "{{ {} is iterable }} {{ 'a' is iterable }} {{ 1 is iterable }}",
-            "True True False",
-        );
+        check("{{ {} is sequence }} {{ 'a' is sequence }} {{ 1 is sequence }}", "True True False");
+        check("{{ {} is iterable }} {{ 'a' is iterable }} {{ 1 is iterable }}", "True True False");
     }
 
     #[test]
     fn generation_blocks_are_their_content() {
         check("a {%- generation -%} b {% endgeneration %}\nc", "ab c");
-        check(
-            "{%generation%}{{ 'generation' }}{%endgeneration%}",
-            "generation",
-        );
+        check("{%generation%}{{ 'generation' }}{%endgeneration%}", "generation");
         check("{% set generation = 1 %}{{ generation }}{", "1{");
     }
 
@@ -399,10 +318,7 @@ mod tests {
         let source = "{% macro no(m) %}{{ raise_exception('no ' + m.role) }}{% endmacro %}\
                       {% for m in messages %}{{ no(m) }}{% endfor %}";
         let error = render(source, &json!([{"role": "alien"}])).unwrap_err();
-        assert_eq!(
-            (error.code(), error.message()),
-            (Code::InvalidRequest, "no alien")
-        );
+        assert_eq!((error.code(), error.message()), (Code::InvalidRequest, "no alien"));
         assert_eq!(error.param(), Some("messages"));
     }
 
@@ -410,19 +326,13 @@ mod tests {
     fn a_message_that_the_template_cannot_use_is_the_clients_error() {
         let error = render("{{ messages[0].content.strip() }}", &json!([{"role": "a"}]));
         let error = error.unwrap_err();
-        assert_eq!(
-            (error.code(), error.param()),
-            (Code::InvalidRequest, Some("messages"))
-        );
+        assert_eq!((error.code(), error.param()), (Code::InvalidRequest, Some("messages")));
     }
 
     #[test]
     fn an_empty_conversation_is_refused() {
         let error = render("x", &json!([])).unwrap_err();
-        assert_eq!(
-            (error.code(), error.param()),
-            (Code::InvalidRequest, Some("messages"))
-        );
+        assert_eq!((error.code(), error.param()), (Code::InvalidRequest, Some("messages")));
     }
 
     #[test]
@@ -439,18 +349,9 @@ mod tests {
             tool_use: Some("tools {{ tools[0].name }}".to_owned()),
         };
         let template = ChatTemplate::compile(&sources, Vec::new()).unwrap();
-        let extra = json!({"x": true, "bos_token": "B"})
-            .as_object()
-            .unwrap()
-            .clone();
-        let mut options = ChatOptions {
-            extra,
-            ..ChatOptions::default()
-        };
-        assert_eq!(
-            template.render(&[json!({})], &options).unwrap(),
-            "plain TrueB"
-        );
+        let extra = json!({"x": true, "bos_token": "B"}).as_object().unwrap().clone();
+        let mut options = ChatOptions { extra, ..ChatOptions::default() };
+        assert_eq!(template.render(&[json!({})], &options).unwrap(), "plain TrueB");
         options.tools = Some(vec![json!({"name": "t"})]);
         assert_eq!(template.render(&[json!({})], &options).unwrap(), "tools t");
     }

@@ -22,27 +22,15 @@ pub struct Detokenizer {
 
 #[derive(Debug, Clone)]
 enum State {
-    Bytes {
-        unfinished: Vec<u8>,
-        lead: Option<Lead>,
-    },
-    Window {
-        ids: Vec<u32>,
-        emitted: usize,
-    },
+    Bytes { unfinished: Vec<u8>, lead: Option<Lead> },
+    Window { ids: Vec<u32>, emitted: usize },
 }
 
 impl Detokenizer {
     pub(super) fn new(tokenizer: Tokenizer) -> Self {
         let state = match &tokenizer.0.pieces {
-            Some(pieces) => State::Bytes {
-                unfinished: Vec::new(),
-                lead: pieces.lead,
-            },
-            None => State::Window {
-                ids: Vec::new(),
-                emitted: 0,
-            },
+            Some(pieces) => State::Bytes { unfinished: Vec::new(), lead: pieces.lead },
+            None => State::Window { ids: Vec::new(), emitted: 0 },
         };
         Self { tokenizer, state }
     }
@@ -72,10 +60,7 @@ impl Detokenizer {
     pub fn finish(&mut self) -> Result<String> {
         let ended = std::mem::replace(self, self.tokenizer.detokenizer());
         match ended.state {
-            State::Bytes {
-                unfinished,
-                mut lead,
-            } => {
+            State::Bytes { unfinished, mut lead } => {
                 let rest = String::from_utf8_lossy(&unfinished).into_owned();
                 Ok(without_lead(rest, &mut lead))
             }
@@ -113,16 +98,10 @@ fn without_lead(text: String, lead: &mut Option<Lead>) -> String {
     let Some(Lead { content, count_max }) = *lead else {
         return text;
     };
-    let count = text
-        .chars()
-        .take(count_max)
-        .take_while(|&next| next == content)
-        .count();
+    let count = text.chars().take(count_max).take_while(|&next| next == content).count();
     let rest = &text[count * content.len_utf8()..];
-    *lead = (rest.is_empty() && count < count_max).then_some(Lead {
-        content,
-        count_max: count_max - count,
-    });
+    *lead = (rest.is_empty() && count < count_max)
+        .then_some(Lead { content, count_max: count_max - count });
     rest.to_owned()
 }
 
@@ -148,11 +127,7 @@ fn push_window(
 fn added_text(tokenizer: &Tokenizer, ids: &[u32], emitted: usize) -> Result<String> {
     let before = tokenizer.decode_whole(&ids[..emitted])?;
     let mut after = tokenizer.decode_whole(ids)?;
-    Ok(if after.starts_with(&before) {
-        after.split_off(before.len())
-    } else {
-        String::new()
-    })
+    Ok(if after.starts_with(&before) { after.split_off(before.len()) } else { String::new() })
 }
 
 #[cfg(test)]

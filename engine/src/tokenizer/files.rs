@@ -80,16 +80,11 @@ impl ModelFiles {
     pub(super) fn chat_template(&self) -> Result<Option<ChatTemplate>> {
         let in_config = |config: &Map<String, Value>| config.get("chat_template").cloned();
         let candidates = [
-            (
-                "chat_template.jinja",
-                self.template_source.clone().map(Value::String),
-            ),
+            ("chat_template.jinja", self.template_source.clone().map(Value::String)),
             ("tokenizer_config.json", in_config(&self.tokenizer_config)),
             ("chat_template.json", in_config(&self.template_config)),
         ];
-        let mut found = candidates
-            .into_iter()
-            .filter_map(|(file, value)| Some((file, value?)));
+        let mut found = candidates.into_iter().filter_map(|(file, value)| Some((file, value?)));
         let Some((file, value)) = found.find(|(_, value)| !value.is_null()) else {
             return Ok(None);
         };
@@ -99,30 +94,20 @@ impl ModelFiles {
             return Err(unreadable(&path, reason));
         };
         let compiled = ChatTemplate::compile(&sources, self.special_tokens());
-        compiled
-            .map(Some)
-            .map_err(|error| error.while_doing(reading(&path)))
+        compiled.map(Some).map_err(|error| error.while_doing(reading(&path)))
     }
 
     /// The tokens that a template may name: `bos_token`, `eos_token` and their kind.
     fn special_tokens(&self) -> Vec<(String, String)> {
-        let named = self
-            .tokenizer_config
-            .iter()
-            .filter(|(name, _)| name.ends_with("_token"));
-        named
-            .filter_map(|(name, value)| Some((name.clone(), token_text(value)?.into())))
-            .collect()
+        let named = self.tokenizer_config.iter().filter(|(name, _)| name.ends_with("_token"));
+        named.filter_map(|(name, value)| Some((name.clone(), token_text(value)?.into()))).collect()
     }
 
     fn token_id(&self, file: &str, value: &Value) -> Result<u32> {
-        value
-            .as_u64()
-            .and_then(|id| u32::try_from(id).ok())
-            .ok_or_else(|| {
-                let reason = format!("`eos_token_id` is `{value}`, which is not a token id");
-                unreadable(&self.dir.join(file), reason)
-            })
+        value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
+            let reason = format!("`eos_token_id` is `{value}`, which is not a token id");
+            unreadable(&self.dir.join(file), reason)
+        })
     }
 }
 
@@ -137,25 +122,16 @@ fn token_text(value: &Value) -> Option<&str> {
 /// with tools and `default` for the others.
 fn template_sources(value: &Value) -> Option<TemplateSources> {
     if let Value::String(source) = value {
-        return Some(TemplateSources {
-            default: source.clone(),
-            tool_use: None,
-        });
+        return Some(TemplateSources { default: source.clone(), tool_use: None });
     }
     let mut named = Vec::new();
     for entry in value.as_array()? {
-        named.push((
-            entry.get("name")?.as_str()?,
-            entry.get("template")?.as_str()?,
-        ));
+        named.push((entry.get("name")?.as_str()?, entry.get("template")?.as_str()?));
     }
     let of = |wanted: &str| named.iter().find(|(name, _)| *name == wanted);
     let (_, default) = of("default").or(named.first())?;
     let tool_use = of("tool_use").map(|(_, source)| (*source).to_owned());
-    Some(TemplateSources {
-        default: (*default).to_owned(),
-        tool_use,
-    })
+    Some(TemplateSources { default: (*default).to_owned(), tool_use })
 }
 
 /// The object in a JSON file; an absent file is an empty one.

@@ -29,15 +29,11 @@ fn write(dir: &Path, name: &str, text: &str) {
 /// Byte-level BPE as in GPT-2: ids 0..=255 are the bytes in the order of their characters, then
 /// come three merges, two special tokens and a plain added token with characters of its own.
 pub(super) fn byte_level() -> Value {
-    let mut alphabet: Vec<char> = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet()
-        .into_iter()
-        .collect();
+    let mut alphabet: Vec<char> =
+        tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet().into_iter().collect();
     alphabet.sort_unstable();
-    let mut vocab: serde_json::Map<String, Value> = alphabet
-        .iter()
-        .enumerate()
-        .map(|(id, c)| (c.to_string(), json!(id)))
-        .collect();
+    let mut vocab: serde_json::Map<String, Value> =
+        alphabet.iter().enumerate().map(|(id, c)| (c.to_string(), json!(id))).collect();
     for (id, merged) in ["th", "the", "Ġthe"].iter().enumerate() {
         vocab.insert((*merged).to_owned(), json!(256 + id));
     }
@@ -66,11 +62,8 @@ pub(super) fn byte_fallback(strip: bool) -> Value {
     let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).to_vec();
     tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
     tokens.extend(["▁", "a", "b", "é", "€", "▁a", "▁▁", "ab", "😀"].map(str::to_owned));
-    let vocab: serde_json::Map<String, Value> = tokens
-        .iter()
-        .enumerate()
-        .map(|(id, token)| (token.clone(), json!(id)))
-        .collect();
+    let vocab: serde_json::Map<String, Value> =
+        tokens.iter().enumerate().map(|(id, token)| (token.clone(), json!(id))).collect();
     let mut steps = vec![
         json!({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}),
         json!({"type": "ByteFallback"}),
@@ -107,11 +100,8 @@ pub(super) fn byte_fallback(strip: bool) -> Value {
 
 /// A word-level vocabulary behind a decoder whose pieces depend on their neighbours.
 pub(super) fn words(decoder: &Value, tokens: &[&str]) -> Value {
-    let vocab: serde_json::Map<String, Value> = tokens
-        .iter()
-        .enumerate()
-        .map(|(id, token)| ((*token).to_owned(), json!(id)))
-        .collect();
+    let vocab: serde_json::Map<String, Value> =
+        tokens.iter().enumerate().map(|(id, token)| ((*token).to_owned(), json!(id))).collect();
     json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
         "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": decoder,

@@ -64,9 +64,7 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
         let encoding = self.0.inner.encode_fast(text, add_special_tokens);
         let failed = |error| Error::new(Code::Internal, format!("failed to tokenize: {error}"));
-        encoding
-            .map(|encoding| encoding.get_ids().to_vec())
-            .map_err(failed)
+        encoding.map(|encoding| encoding.get_ids().to_vec()).map_err(failed)
     }
 
     /// The text of `ids`. Bytes that are not UTF-8 become U+FFFD, one for each maximal ill-formed
@@ -114,12 +112,8 @@ impl Tokenizer {
 
     /// The bytes that `token`, the spelling of `id`, contributes to the text.
     fn piece(&self, id: u32, token: String) -> Result<Vec<u8>> {
-        let failed = |error| {
-            Error::new(
-                Code::Internal,
-                format!("failed to detokenize id {id}: {error}"),
-            )
-        };
+        let failed =
+            |error| Error::new(Code::Internal, format!("failed to detokenize id {id}: {error}"));
         match &self.0.pieces {
             Some(pieces) => pieces.bytes(token).map_err(failed),
             None => Ok(token.into_bytes()),
@@ -138,11 +132,7 @@ impl Tokenizer {
 
 fn stop_tokens(files: &ModelFiles, inner: &tokenizers::Tokenizer) -> Result<Arc<[u32]>> {
     let mut ids: BTreeSet<u32> = files.eos_token_ids()?.into_iter().collect();
-    ids.extend(
-        files
-            .special_token("eos_token")
-            .and_then(|token| inner.token_to_id(token)),
-    );
+    ids.extend(files.special_token("eos_token").and_then(|token| inner.token_to_id(token)));
     Ok(ids.into_iter().collect())
 }
 

@@ -35,10 +35,7 @@ impl Pieces {
         let mut steps = Vec::new();
         flatten(decoder?, &mut steps);
         if let [DecoderWrapper::ByteLevel(_)] = steps[..] {
-            return Some(Self {
-                spelling: Spelling::ByteLevel,
-                lead: None,
-            });
+            return Some(Self { spelling: Spelling::ByteLevel, lead: None });
         }
         let replaced = steps.iter().map_while(|step| match step {
             DecoderWrapper::Replace(replace) => Some(replace.clone()),
@@ -46,10 +43,7 @@ impl Pieces {
         });
         let replacements: Vec<Replace> = replaced.collect();
         let lead = after_replacements(&steps[replacements.len()..])?;
-        Some(Self {
-            spelling: Spelling::ByteFallback { replacements },
-            lead,
-        })
+        Some(Self { spelling: Spelling::ByteFallback { replacements }, lead })
     }
 
     /// The bytes of one token.
@@ -64,10 +58,7 @@ impl Pieces {
 fn flatten<'a>(decoder: &'a DecoderWrapper, steps: &mut Vec<&'a DecoderWrapper>) {
     match decoder {
         DecoderWrapper::Sequence(sequence) => {
-            sequence
-                .get_decoders()
-                .iter()
-                .for_each(|step| flatten(step, steps));
+            sequence.get_decoders().iter().for_each(|step| flatten(step, steps));
         }
         step => steps.push(step),
     }
@@ -83,10 +74,7 @@ fn after_replacements(steps: &[&DecoderWrapper]) -> Option<Option<Lead>> {
             DecoderWrapper::ByteFallback(_),
             DecoderWrapper::Fuse(_),
             DecoderWrapper::Strip(strip),
-        ] if strip.stop == 0 => Some(Some(Lead {
-            content: strip.content,
-            count_max: strip.start,
-        })),
+        ] if strip.stop == 0 => Some(Some(Lead { content: strip.content, count_max: strip.start })),
         _ => None,
     }
 }
@@ -137,32 +125,21 @@ mod tests {
 
     #[test]
     fn the_byte_level_table_has_one_character_for_each_byte() {
-        let bytes: HashSet<u8> = (0..0x200)
-            .filter_map(char::from_u32)
-            .filter_map(byte_of)
-            .collect();
-        let characters = (0..0x200)
-            .filter_map(char::from_u32)
-            .filter(|c| byte_of(*c).is_some());
+        let bytes: HashSet<u8> =
+            (0..0x200).filter_map(char::from_u32).filter_map(byte_of).collect();
+        let characters = (0..0x200).filter_map(char::from_u32).filter(|c| byte_of(*c).is_some());
         assert_eq!((bytes.len(), characters.count()), (256, 256));
     }
 
     #[test]
     fn the_byte_level_table_is_the_one_of_the_tokenizers_crate() {
         let alphabet = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet();
-        assert!(
-            alphabet
-                .into_iter()
-                .all(|character| byte_of(character).is_some())
-        );
+        assert!(alphabet.into_iter().all(|character| byte_of(character).is_some()));
         let decoder = tokenizers::pre_tokenizers::byte_level::ByteLevel::default();
         for byte in 0..0x80 {
-            let character = (0..0x200)
-                .filter_map(char::from_u32)
-                .find(|c| byte_of(*c) == Some(byte));
-            let decoded = decoder
-                .decode(vec![character.unwrap().to_string()])
-                .unwrap();
+            let character =
+                (0..0x200).filter_map(char::from_u32).find(|c| byte_of(*c) == Some(byte));
+            let decoded = decoder.decode(vec![character.unwrap().to_string()]).unwrap();
             assert_eq!(decoded.as_bytes(), [byte]);
         }
     }
@@ -171,9 +148,7 @@ mod tests {
     fn only_two_hexadecimal_digits_name_a_byte() {
         assert_eq!(fallback_byte("<0x0a>"), Some(0x0A));
         assert_eq!(fallback_byte("<0xFF>"), Some(0xFF));
-        for token in [
-            "<0x>", "<0x0>", "<0x000>", "<0xZZ>", "<0xé>", "0x0A", "<0x0A",
-        ] {
+        for token in ["<0x>", "<0x0>", "<0x000>", "<0xZZ>", "<0xé>", "0x0A", "<0x0A"] {
             assert_eq!(fallback_byte(token), None, "{token}");
         }
     }

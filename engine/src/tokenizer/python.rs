@@ -22,13 +22,7 @@ pub(super) fn to_json(value: &Value, style: &JsonStyle) -> Result<String, Error>
     let item = if style.indent.is_some() { "," } else { ", " };
     let defaults = (item.to_owned(), ": ".to_owned());
     let (item, key) = style.separators.clone().unwrap_or(defaults);
-    let mut writer = JsonWriter {
-        text: String::new(),
-        style,
-        item,
-        key,
-        depth: 0,
-    };
+    let mut writer = JsonWriter { text: String::new(), style, item, key, depth: 0 };
     writer.value(value)?;
     Ok(writer.text)
 }
@@ -179,11 +173,7 @@ pub(super) fn strftime(format: &str, unix_seconds: u64) -> String {
 
 fn without_padding(padded: &str) -> &str {
     let bare = padded.trim_start_matches(['0', ' ']);
-    if bare.is_empty() && !padded.is_empty() {
-        "0"
-    } else {
-        bare
-    }
+    if bare.is_empty() && !padded.is_empty() { "0" } else { bare }
 }
 
 const MONTHS: [&str; 12] = [
@@ -200,15 +190,8 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
-const WEEKDAYS: [&str; 7] = [
-    "Thursday",
-    "Friday",
-    "Saturday",
-    "Sunday",
-    "Monday",
-    "Tuesday",
-    "Wednesday",
-];
+const WEEKDAYS: [&str; 7] =
+    ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 const MONTH_DAYS: [u64; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
 
 /// A UTC time in the Gregorian calendar; months and days count from 0.
@@ -236,14 +219,7 @@ impl CivilTime {
             month += 1;
         }
         let weekday = usize::try_from(days % 7).unwrap_or_default();
-        Self {
-            year,
-            month,
-            day,
-            year_day,
-            weekday,
-            second_of_day: unix_seconds % 86_400,
-        }
+        Self { year, month, day, year_day, weekday, second_of_day: unix_seconds % 86_400 }
     }
 
     fn format(&self, format: &str) -> String {
@@ -338,11 +314,7 @@ mod tests {
 
     #[test]
     fn keys_that_are_not_strings_become_strings() {
-        let pairs = [
-            (Value::from(7), 2),
-            (Value::from(true), 3),
-            (Value::from(()), 4),
-        ];
+        let pairs = [(Value::from(7), 2), (Value::from(true), 3), (Value::from(()), 4)];
         let json = to_json(&Value::from_pairs(pairs), &JsonStyle::default()).unwrap();
         assert_eq!(json, r#"{"7": 2, "true": 3, "null": 4}"#);
     }
@@ -351,14 +323,7 @@ mod tests {
     fn control_characters_are_escaped_and_others_only_when_asked() {
         let value = Value::from("\u{1}\n\u{7f}é😀");
         let json = |ascii_only| {
-            to_json(
-                &value,
-                &JsonStyle {
-                    ascii_only,
-                    ..JsonStyle::default()
-                },
-            )
-            .unwrap()
+            to_json(&value, &JsonStyle { ascii_only, ..JsonStyle::default() }).unwrap()
         };
         assert_eq!(json(false), "\"\\u0001\\n\u{7f}é😀\"");
         assert_eq!(json(true), "\"\\u0001\\n\u{7f}\\u00e9\\ud83d\\ude00\"");

@@ -13,10 +13,7 @@ static FALLBACK_UNSTRIPPED: LazyLock<Tokenizer> = LazyLock::new(|| load(&byte_fa
 /// What the detokenizer emits for each id, and at the end.
 fn emitted(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
     let mut detokenizer = tokenizer.detokenizer();
-    let mut texts: Vec<String> = ids
-        .iter()
-        .map(|&id| detokenizer.push(id).unwrap())
-        .collect();
+    let mut texts: Vec<String> = ids.iter().map(|&id| detokenizer.push(id).unwrap()).collect();
     texts.push(detokenizer.finish().unwrap());
     texts
 }
@@ -26,13 +23,7 @@ fn fallback_bytes(ids: &[u32]) -> Vec<u8> {
     let piece = |id: u32| match id {
         0..=2 => Vec::new(),
         3..=258 => vec![u8::try_from(id - 3).unwrap()],
-        id => FALLBACK
-            .0
-            .inner
-            .id_to_token(id)
-            .unwrap_or_default()
-            .replace('▁', " ")
-            .into_bytes(),
+        id => FALLBACK.0.inner.id_to_token(id).unwrap_or_default().replace('▁', " ").into_bytes(),
     };
     ids.iter().flat_map(|&id| piece(id)).collect()
 }
@@ -107,24 +98,15 @@ static NEIGHBOURS: LazyLock<Vec<Tokenizer>> = LazyLock::new(|| {
         json!({"type": "BPEDecoder", "suffix": "</w>"}),
         json!(null),
     ];
-    decoders
-        .iter()
-        .map(|decoder| load(&words(decoder, &tokens)))
-        .collect()
+    decoders.iter().map(|decoder| load(&words(decoder, &tokens))).collect()
 });
 
 #[test]
 fn an_unfinished_character_waits_and_ends_as_one_replacement() {
     let ids = BYTE_LEVEL.encode("é😀", false).unwrap();
     assert_eq!(emitted(&BYTE_LEVEL, &ids), ["", "é", "", "", "", "😀", ""]);
-    assert_eq!(
-        emitted(&BYTE_LEVEL, &ids[..5]),
-        ["", "é", "", "", "", "\u{FFFD}"]
-    );
-    assert_eq!(
-        emitted(&FALLBACK, &[3 + 0xE2, 3 + 0x82, 260]),
-        ["", "", "\u{FFFD}a", ""]
-    );
+    assert_eq!(emitted(&BYTE_LEVEL, &ids[..5]), ["", "é", "", "", "", "\u{FFFD}"]);
+    assert_eq!(emitted(&FALLBACK, &[3 + 0xE2, 3 + 0x82, 260]), ["", "", "\u{FFFD}a", ""]);
 }
 
 #[test]
@@ -139,9 +121,7 @@ fn a_finished_detokenizer_starts_a_new_text() {
 
 #[test]
 fn special_tokens_are_read_in_prompts_and_skipped_in_text() {
-    let ids = BYTE_LEVEL
-        .encode("<|im_start|>the the→ now<|im_end|>", false)
-        .unwrap();
+    let ids = BYTE_LEVEL.encode("<|im_start|>the the→ now<|im_end|>", false).unwrap();
     assert_eq!(ids, [259, 257, 258, 261, 260]);
     assert_eq!(BYTE_LEVEL.decode(&ids).unwrap(), "the the→ now");
     assert_eq!(BYTE_LEVEL.vocab_size(), 262);
@@ -169,21 +149,12 @@ fn truncation_and_padding_of_the_file_are_ignored() {
 #[test]
 fn stop_tokens_come_from_every_file_that_names_one() {
     let files = [
-        (
-            "tokenizer_config.json",
-            r#"{"eos_token": {"content": "<|im_end|>"}}"#,
-        ),
-        (
-            "config.json",
-            r#"{"eos_token_id": 7, "text_config": {"eos_token_id": 8}}"#,
-        ),
+        ("tokenizer_config.json", r#"{"eos_token": {"content": "<|im_end|>"}}"#),
+        ("config.json", r#"{"eos_token_id": 7, "text_config": {"eos_token_id": 8}}"#),
         ("generation_config.json", r#"{"eos_token_id": [260, 3]}"#),
     ];
     let dir = model_dir(&byte_level(), &files);
-    assert_eq!(
-        *Tokenizer::load(dir.path()).unwrap().stop_tokens(),
-        [3, 7, 8, 260]
-    );
+    assert_eq!(*Tokenizer::load(dir.path()).unwrap().stop_tokens(), [3, 7, 8, 260]);
 
     let files = [
         ("tokenizer_config.json", r#"{"eos_token": "<|im_end|>"}"#),
@@ -200,11 +171,7 @@ fn chat_templates_are_found_in_transformers_order() {
         let dir = model_dir(&byte_level(), files);
         let tokenizer = Tokenizer::load(dir.path()).unwrap();
         let template = tokenizer.chat_template()?;
-        Some(
-            template
-                .render(&[json!({"role": "user"})], &ChatOptions::default())
-                .unwrap(),
-        )
+        Some(template.render(&[json!({"role": "user"})], &ChatOptions::default()).unwrap())
     };
     let jinja = ("chat_template.jinja", "jinja");
     let config = (
@@ -217,20 +184,11 @@ fn chat_templates_are_found_in_transformers_order() {
             {"name": "default", "template": "named"}]}"#,
     );
     let processor = ("chat_template.json", r#"{"chat_template": "processor"}"#);
-    assert_eq!(
-        rendered(&[jinja, config, processor]).as_deref(),
-        Some("jinja")
-    );
-    assert_eq!(
-        rendered(&[config, processor]).as_deref(),
-        Some("config <s>")
-    );
+    assert_eq!(rendered(&[jinja, config, processor]).as_deref(), Some("jinja"));
+    assert_eq!(rendered(&[config, processor]).as_deref(), Some("config <s>"));
     assert_eq!(rendered(&[named]).as_deref(), Some("named"));
     assert_eq!(rendered(&[processor]).as_deref(), Some("processor"));
-    assert_eq!(
-        rendered(&[("tokenizer_config.json", r#"{"chat_template": null}"#)]),
-        None
-    );
+    assert_eq!(rendered(&[("tokenizer_config.json", r#"{"chat_template": null}"#)]), None);
 }
 
 #[test]
@@ -246,10 +204,7 @@ fn a_missing_or_corrupt_file_is_a_bad_model_that_names_it() {
         ("tokenizer.json", r#"{"version": "1.0", "trunc"#),
         ("tokenizer_config.json", "[]"),
         ("tokenizer_config.json", r#"{"chat_template": 7}"#),
-        (
-            "tokenizer_config.json",
-            r#"{"chat_template": [{"name": "default"}]}"#,
-        ),
+        ("tokenizer_config.json", r#"{"chat_template": [{"name": "default"}]}"#),
         ("tokenizer_config.json", r#"{"chat_template": "{% for %}"}"#),
         ("config.json", "{"),
         ("config.json", r#"{"eos_token_id": "x"}"#),

@@ -26,16 +26,10 @@ impl<'a> Fields<'a> {
     /// `InvalidRequest` when it is not an object.
     pub fn of_body(body: &'a Value) -> Result<Self> {
         match body {
-            Value::Object(object) => Ok(Self {
-                object,
-                path: String::new(),
-            }),
+            Value::Object(object) => Ok(Self { object, path: String::new() }),
             other => Err(Error::new(
                 Code::InvalidRequest,
-                format!(
-                    "the request body must be a JSON object, got {}",
-                    shown(other)
-                ),
+                format!("the request body must be a JSON object, got {}", shown(other)),
             )),
         }
     }
@@ -59,11 +53,7 @@ impl<'a> Fields<'a> {
 
     /// The full path of the field `name`.
     pub fn path_of(&self, name: &str) -> String {
-        if self.path.is_empty() {
-            name.to_owned()
-        } else {
-            format!("{}.{name}", self.path)
-        }
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
     /// The field's value, if it is set.
@@ -77,8 +67,7 @@ impl<'a> Fields<'a> {
     /// `InvalidRequest` when it is not.
     pub fn required(&self, name: &str) -> Result<&'a Value> {
         let path = self.path_of(name);
-        self.get(name)
-            .ok_or_else(|| Error::invalid(&path, format!("`{path}` is required")))
+        self.get(name).ok_or_else(|| Error::invalid(&path, format!("`{path}` is required")))
     }
 
     /// A string field.
@@ -102,9 +91,7 @@ impl<'a> Fields<'a> {
     /// # Errors
     /// `InvalidRequest` when it holds anything else.
     pub fn array(&self, name: &str) -> Result<Option<&'a [Value]>> {
-        self.read(name, "an array", |value| {
-            value.as_array().map(Vec::as_slice)
-        })
+        self.read(name, "an array", |value| value.as_array().map(Vec::as_slice))
     }
 
     /// An object field.
@@ -112,9 +99,7 @@ impl<'a> Fields<'a> {
     /// # Errors
     /// `InvalidRequest` when it holds anything else.
     pub fn nested(&self, name: &str) -> Result<Option<Self>> {
-        self.get(name)
-            .map(|value| Self::at(self.path_of(name), value))
-            .transpose()
+        self.get(name).map(|value| Self::at(self.path_of(name), value)).transpose()
     }
 
     /// A whole number within `range`.
@@ -164,18 +149,13 @@ impl<'a> Fields<'a> {
         let Some(value) = self.get(name) else {
             return Ok(None);
         };
-        read(value)
-            .map(Some)
-            .ok_or_else(|| mismatch(&self.path_of(name), expected, value))
+        read(value).map(Some).ok_or_else(|| mismatch(&self.path_of(name), expected, value))
     }
 }
 
 /// The error of a field at `path` that should have been `expected` and holds `value`.
 pub(super) fn mismatch(path: &str, expected: &str, value: &Value) -> Error {
-    Error::invalid(
-        path,
-        format!("`{path}` must be {expected}, got {}", shown(value)),
-    )
+    Error::invalid(path, format!("`{path}` must be {expected}, got {}", shown(value)))
 }
 
 /// A value as an error message shows it: short, whatever the client sent.
@@ -198,11 +178,7 @@ fn shortened(text: &str) -> String {
 }
 
 fn between<T: std::fmt::Display>(least: &T, most: &T, open: bool) -> String {
-    if open {
-        format!("at least {least}")
-    } else {
-        format!("between {least} and {most}")
-    }
+    if open { format!("at least {least}") } else { format!("between {least} and {most}") }
 }
 
 #[cfg(test)]
@@ -212,10 +188,7 @@ mod tests {
     use super::*;
 
     fn message<T: std::fmt::Debug>(result: Result<T>) -> String {
-        result
-            .expect_err("the read should fail")
-            .message()
-            .to_owned()
+        result.expect_err("the read should fail").message().to_owned()
     }
 
     #[test]
@@ -231,17 +204,10 @@ mod tests {
     fn an_error_names_the_path_the_expectation_and_the_value() {
         let body =
             json!({"outer": {"t": "hot", "k": -1, "f": 1.5, "big": 18446744073709551615u64}});
-        let outer = Fields::of_body(&body)
-            .unwrap()
-            .nested("outer")
-            .unwrap()
-            .unwrap();
+        let outer = Fields::of_body(&body).unwrap().nested("outer").unwrap().unwrap();
         let error = outer.number("t", 0.0..=1.0).unwrap_err();
         assert_eq!(error.param(), Some("outer.t"));
-        assert_eq!(
-            error.message(),
-            "`outer.t` must be a number, got the string `hot`"
-        );
+        assert_eq!(error.message(), "`outer.t` must be a number, got the string `hot`");
         assert_eq!(
             message(outer.integer("k", 0..=i64::MAX)),
             "`outer.k` must be at least 0, got -1"
@@ -250,10 +216,7 @@ mod tests {
             message(outer.number("f", 0.0..=1.0)),
             "`outer.f` must be between 0 and 1, got 1.5"
         );
-        assert_eq!(
-            message(outer.integer("f", 0..=9)),
-            "`outer.f` must be an integer, got 1.5"
-        );
+        assert_eq!(message(outer.integer("f", 0..=9)), "`outer.f` must be an integer, got 1.5");
         assert_eq!(
             message(outer.integer("big", 0..=9)),
             "`outer.big` must be between 0 and 9, got 18446744073709551615"

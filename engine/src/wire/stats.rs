@@ -18,14 +18,8 @@ pub struct HealthBody {
 impl From<Health> for HealthBody {
     fn from(health: Health) -> Self {
         match health {
-            Health::Serving => Self {
-                status: "ok",
-                reason: None,
-            },
-            Health::Unavailable { reason } => Self {
-                status: "unavailable",
-                reason: Some(reason),
-            },
+            Health::Serving => Self { status: "ok", reason: None },
+            Health::Unavailable { reason } => Self { status: "unavailable", reason: Some(reason) },
         }
     }
 }

@@ -13,15 +13,9 @@ async fn server() -> Server {
 
 fn check(answer: &Answer, status: u16, code: &str, param: Option<&str>, words: &str, sent: &str) {
     assert_eq!(answer.status, status, "{sent}: {answer:?}");
-    assert_eq!(
-        answer.header("content-type"),
-        Some("application/json"),
-        "{sent}"
-    );
+    assert_eq!(answer.header("content-type"), Some("application/json"), "{sent}");
     let body = answer.json();
-    let error = body["error"]
-        .as_object()
-        .unwrap_or_else(|| panic!("{sent}: {body}"));
+    let error = body["error"].as_object().unwrap_or_else(|| panic!("{sent}: {body}"));
     let fields: Vec<&str> = error.keys().map(String::as_str).collect();
     assert_eq!(fields, ["message", "type", "param", "code"], "{sent}");
     assert_eq!(
@@ -29,21 +23,14 @@ fn check(answer: &Answer, status: u16, code: &str, param: Option<&str>, words: &
         (Some(code), param),
         "{sent}: {body}"
     );
-    assert!(
-        error["message"].as_str().unwrap().contains(words),
-        "{sent}: {body}"
-    );
+    assert!(error["message"].as_str().unwrap().contains(words), "{sent}: {body}");
 }
 
 #[tokio::test]
 async fn fields_of_both_apis_are_held_to_their_types_and_ranges() {
     let server = server().await;
     for (field, value, words) in [
-        (
-            "temperature",
-            json!("hot"),
-            "must be a number, got the string `hot`",
-        ),
+        ("temperature", json!("hot"), "must be a number, got the string `hot`"),
         ("temperature", json!(-0.1), "must be at least 0, got -0.1"),
         ("temperature", json!(1e300), "at least 0"),
         ("top_p", json!(1.01), "must be between 0 and 1, got 1.01"),
@@ -60,29 +47,13 @@ async fn fields_of_both_apis_are_held_to_their_types_and_ranges() {
         ("max_completion_tokens", json!(0), "at least 1"),
         ("n", json!(0), "at least 1"),
         ("n", json!("one"), "must be an integer"),
-        (
-            "stream",
-            json!("yes"),
-            "must be a boolean, got the string `yes`",
-        ),
+        ("stream", json!("yes"), "must be a boolean, got the string `yes`"),
         ("stream", json!(1), "must be a boolean"),
-        (
-            "stream_options",
-            json!({}),
-            "only allowed when `stream` is true",
-        ),
+        ("stream_options", json!({}), "only allowed when `stream` is true"),
         ("stop", json!(5), "a string or an array of strings, got 5"),
         ("stop", json!(""), "empty string"),
-        (
-            "stop",
-            json!(vec!["x"; limits::STOP_STRINGS_MAX + 1]),
-            "17 strings, and 16",
-        ),
-        (
-            "stop",
-            json!("x".repeat(limits::STOP_STRING_BYTES_MAX + 1)),
-            "1025 bytes",
-        ),
+        ("stop", json!(vec!["x"; limits::STOP_STRINGS_MAX + 1]), "17 strings, and 16"),
+        ("stop", json!("x".repeat(limits::STOP_STRING_BYTES_MAX + 1)), "1025 bytes"),
         ("frequency_penalty", json!(3), "between -2 and 2"),
         ("presence_penalty", json!("x"), "must be a number"),
         ("model", json!(7), "must be a string, got 7"),
@@ -92,14 +63,7 @@ async fn fields_of_both_apis_are_held_to_their_types_and_ranges() {
             (COMPLETIONS, completion("hi", json!({field: value}))),
         ] {
             let answer = server.client.post(path, &body).await;
-            check(
-                &answer,
-                400,
-                "invalid_request",
-                Some(field),
-                words,
-                &body.to_string(),
-            );
+            check(&answer, 400, "invalid_request", Some(field), words, &body.to_string());
         }
     }
     assert!(server.rows.specs().is_empty());
@@ -134,14 +98,7 @@ async fn known_fields_that_ask_for_what_we_lack_are_refused_by_name() {
     ] {
         let body = merged(chat("hi", json!({"prompt": "hi"})), json!({field: value}));
         let answer = server.client.post(path, &body).await;
-        check(
-            &answer,
-            400,
-            "unsupported",
-            Some(field),
-            field,
-            &body.to_string(),
-        );
+        check(&answer, 400, "unsupported", Some(field), field, &body.to_string());
     }
 }
 
@@ -155,43 +112,15 @@ async fn messages_are_refused_at_the_very_part_that_is_wrong() {
         (json!([]), "invalid_request", "messages"),
         (json!("hi"), "invalid_request", "messages"),
         (json!(["hi"]), "invalid_request", "messages[0]"),
-        (
-            json!([{"content": "hi"}]),
-            "invalid_request",
-            "messages[0].role",
-        ),
-        (
-            json!([{"role": 5, "content": "hi"}]),
-            "invalid_request",
-            "messages[0].role",
-        ),
-        (
-            json!([{"role": "boss", "content": "hi"}]),
-            "invalid_request",
-            "messages[0].role",
-        ),
-        (
-            json!([{"role": "user"}]),
-            "invalid_request",
-            "messages[0].content",
-        ),
+        (json!([{"content": "hi"}]), "invalid_request", "messages[0].role"),
+        (json!([{"role": 5, "content": "hi"}]), "invalid_request", "messages[0].role"),
+        (json!([{"role": "boss", "content": "hi"}]), "invalid_request", "messages[0].role"),
+        (json!([{"role": "user"}]), "invalid_request", "messages[0].content"),
         (user(Value::Null), "invalid_request", "messages[0].content"),
         (user(json!(5)), "invalid_request", "messages[0].content"),
-        (
-            user(json!(["hi"])),
-            "invalid_request",
-            "messages[0].content[0]",
-        ),
-        (
-            user(json!([{"text": "hi"}])),
-            "invalid_request",
-            "messages[0].content[0].type",
-        ),
-        (
-            user(json!([{"type": "text"}])),
-            "invalid_request",
-            "messages[0].content[0].text",
-        ),
+        (user(json!(["hi"])), "invalid_request", "messages[0].content[0]"),
+        (user(json!([{"text": "hi"}])), "invalid_request", "messages[0].content[0].type"),
+        (user(json!([{"type": "text"}])), "invalid_request", "messages[0].content[0].text"),
         (user(image), "unsupported", "messages[0].content[1].type"),
     ] {
         let body = json!({"messages": messages});
@@ -205,105 +134,34 @@ async fn messages_are_refused_at_the_very_part_that_is_wrong() {
 async fn prompts_are_refused_when_empty_foreign_or_too_long() {
     let server = server().await;
     for (prompt, code, param, words) in [
-        (
-            Value::Null,
-            "invalid_request",
-            "prompt",
-            "`prompt` is required",
-        ),
+        (Value::Null, "invalid_request", "prompt", "`prompt` is required"),
         (json!(""), "invalid_request", "prompt", "must not be empty"),
         (json!([]), "invalid_request", "prompt", "must not be empty"),
-        (
-            json!([""]),
-            "invalid_request",
-            "prompt",
-            "must not be empty",
-        ),
-        (
-            json!(5),
-            "invalid_request",
-            "prompt",
-            "a string or an array of token ids, got 5",
-        ),
-        (
-            json!([1, "a"]),
-            "invalid_request",
-            "prompt[1]",
-            "must be a token id",
-        ),
-        (
-            json!([-1]),
-            "invalid_request",
-            "prompt[0]",
-            "must be a token id, got -1",
-        ),
-        (
-            json!([true]),
-            "invalid_request",
-            "prompt[0]",
-            "must be a token id or a string",
-        ),
-        (
-            json!([1, 258]),
-            "invalid_request",
-            "prompt",
-            "token 1 of `prompt` is 258",
-        ),
-        (
-            json!("x".repeat(4096)),
-            "context_length_exceeded",
-            "prompt",
-            "4096",
-        ),
-        (
-            json!("x".repeat(5000)),
-            "context_length_exceeded",
-            "prompt",
-            "5000 tokens",
-        ),
+        (json!([""]), "invalid_request", "prompt", "must not be empty"),
+        (json!(5), "invalid_request", "prompt", "a string or an array of token ids, got 5"),
+        (json!([1, "a"]), "invalid_request", "prompt[1]", "must be a token id"),
+        (json!([-1]), "invalid_request", "prompt[0]", "must be a token id, got -1"),
+        (json!([true]), "invalid_request", "prompt[0]", "must be a token id or a string"),
+        (json!([1, 258]), "invalid_request", "prompt", "token 1 of `prompt` is 258"),
+        (json!("x".repeat(4096)), "context_length_exceeded", "prompt", "4096"),
+        (json!("x".repeat(5000)), "context_length_exceeded", "prompt", "5000 tokens"),
     ] {
-        let answer = server
-            .client
-            .post(COMPLETIONS, &json!({"prompt": prompt}))
-            .await;
+        let answer = server.client.post(COMPLETIONS, &json!({"prompt": prompt})).await;
         check(&answer, 400, code, Some(param), words, &prompt.to_string());
     }
-    let answer = server
-        .client
-        .post(CHAT, &chat(&"x".repeat(5000), json!({})))
-        .await;
-    check(
-        &answer,
-        400,
-        "context_length_exceeded",
-        Some("messages"),
-        "4096",
-        "a long chat",
-    );
+    let answer = server.client.post(CHAT, &chat(&"x".repeat(5000), json!({}))).await;
+    check(&answer, 400, "context_length_exceeded", Some("messages"), "4096", "a long chat");
 }
 
 #[tokio::test]
 async fn bodies_that_are_no_json_object_are_refused() {
     let server = server().await;
     let deep = "[".repeat(100_000);
-    for body in [
-        "",
-        "{",
-        "nonsense",
-        "{\"temperature\": NaN}",
-        "{\"n\": 1e999}",
-        "\u{0}",
-        &deep,
-    ] {
+    for body in ["", "{", "nonsense", "{\"temperature\": NaN}", "{\"n\": 1e999}", "\u{0}", &deep] {
         let answer = server.client.ask("POST", CHAT, "", body).await;
         check(&answer, 400, "invalid_request", None, "JSON", body);
     }
-    for (body, got) in [
-        ("[]", "an array"),
-        ("5", "5"),
-        ("null", "null"),
-        ("\"x\"", "`x`"),
-    ] {
+    for (body, got) in [("[]", "an array"), ("5", "5"), ("null", "null"), ("\"x\"", "`x`")] {
         let answer = server.client.ask("POST", CHAT, "", body).await;
         check(&answer, 400, "invalid_request", None, got, body);
     }
@@ -321,19 +179,9 @@ async fn a_model_that_is_not_served_is_not_found_and_the_served_one_is_named() {
         check(&answer, 404, "model_not_found", Some("model"), words, path);
     }
     let answer = server.client.get("/v1/models/lab/other").await;
-    check(
-        &answer,
-        404,
-        "model_not_found",
-        Some("model"),
-        "`lab/other`",
-        "models",
-    );
+    check(&answer, 404, "model_not_found", Some("model"), "`lab/other`", "models");
     for model in ["", "default", "lab/bytes"] {
-        let answer = server
-            .client
-            .post(CHAT, &chat("hi", json!({"model": model})))
-            .await;
+        let answer = server.client.post(CHAT, &chat("hi", json!({"model": model}))).await;
         assert_eq!(answer.status, 200, "{model}");
     }
 }
@@ -341,21 +189,8 @@ async fn a_model_that_is_not_served_is_not_found_and_the_served_one_is_named() {
 #[tokio::test]
 async fn unknown_paths_and_methods_get_the_error_object_too() {
     let server = server().await;
-    for path in [
-        "/",
-        "/v1",
-        "/v1/chat",
-        "/v1/embeddings",
-        "/..%2f..%2fetc/passwd",
-    ] {
-        check(
-            &server.client.get(path).await,
-            404,
-            "not_found",
-            None,
-            "path",
-            path,
-        );
+    for path in ["/", "/v1", "/v1/chat", "/v1/embeddings", "/..%2f..%2fetc/passwd"] {
+        check(&server.client.get(path).await, 404, "not_found", None, "path", path);
     }
     for (method, path) in [("GET", CHAT), ("DELETE", COMPLETIONS), ("POST", "/health")] {
         let answer = server.client.ask(method, path, "", "").await;
@@ -366,24 +201,11 @@ async fn unknown_paths_and_methods_get_the_error_object_too() {
 #[tokio::test]
 async fn a_body_above_the_limit_is_refused_and_one_at_the_limit_is_read() {
     let body = chat("hi", json!({})).to_string();
-    let config = ServeConfig {
-        body_bytes_max: body.len(),
-        ..ServeConfig::default()
-    };
+    let config = ServeConfig { body_bytes_max: body.len(), ..ServeConfig::default() };
     let server = Server::start_with(ScriptedRows::new(|_| says("ok")), config).await;
     assert_eq!(server.client.ask("POST", CHAT, "", &body).await.status, 200);
-    let answer = server
-        .client
-        .ask("POST", CHAT, "", &format!("{body} "))
-        .await;
-    check(
-        &answer,
-        413,
-        "body_too_large",
-        None,
-        "too large",
-        "one byte more",
-    );
+    let answer = server.client.ask("POST", CHAT, "", &format!("{body} ")).await;
+    check(&answer, 413, "body_too_large", None, "too large", "one byte more");
 }
 
 #[tokio::test]
@@ -394,12 +216,7 @@ async fn bad_requests_leave_their_live_siblings_unharmed() {
     let whole = tokio::spawn(async move { client.post(CHAT, &chat("a", json!({}))).await });
     let streamed =
         tokio::spawn(async move { client.post(CHAT, &chat("b", json!({"stream": true}))).await });
-    for body in [
-        "{",
-        "[]",
-        r#"{"messages": []}"#,
-        r#"{"messages": [{"role": "user"}]}"#,
-    ] {
+    for body in ["{", "[]", r#"{"messages": []}"#, r#"{"messages": [{"role": "user"}]}"#] {
         assert_eq!(client.ask("POST", CHAT, "", body).await.status, 400);
     }
     server.rows.open_gate();

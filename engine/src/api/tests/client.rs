@@ -23,25 +23,14 @@ impl Answer {
     /// A header's value.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         let mut fields = self.head.lines().filter_map(|line| line.split_once(": "));
-        fields
-            .find(|(field, _)| field.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value)
+        fields.find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
     /// The data of its server-sent events.
     pub(super) fn frames(&self) -> Vec<String> {
-        assert_eq!(
-            self.header("content-type"),
-            Some("text/event-stream"),
-            "{self:?}"
-        );
-        let events = self
-            .body
-            .split_terminator("\n\n")
-            .filter(|event| !event.starts_with(':'));
-        events
-            .map(|event| event.strip_prefix("data: ").expect(event).to_owned())
-            .collect()
+        assert_eq!(self.header("content-type"), Some("text/event-stream"), "{self:?}");
+        let events = self.body.split_terminator("\n\n").filter(|event| !event.starts_with(':'));
+        events.map(|event| event.strip_prefix("data: ").expect(event).to_owned()).collect()
     }
 }
 
@@ -77,11 +66,8 @@ impl Client {
         body: &str,
     ) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
-        let host = if headers.to_ascii_lowercase().contains("host:") {
-            ""
-        } else {
-            "Host: localhost\r\n"
-        };
+        let host =
+            if headers.to_ascii_lowercase().contains("host:") { "" } else { "Host: localhost\r\n" };
         let length = body.len();
         let head = format!(
             "{method} {path} HTTP/1.1\r\n{host}{headers}Content-Length: {length}\r\n\
@@ -98,37 +84,17 @@ pub(super) async fn read_until(stream: &mut TcpStream, text: &str) {
     let mut seen = Vec::new();
     while !String::from_utf8_lossy(&seen).contains(text) {
         let count = stream.read_buf(&mut seen).await.unwrap();
-        assert!(
-            count > 0,
-            "the answer ended before `{text}`: {}",
-            String::from_utf8_lossy(&seen)
-        );
+        assert!(count > 0, "the answer ended before `{text}`: {}", String::from_utf8_lossy(&seen));
     }
 }
 
 fn answer(bytes: &[u8]) -> Answer {
     let text = String::from_utf8(bytes.to_vec()).unwrap();
-    let (head, body) = text
-        .split_once("\r\n\r\n")
-        .unwrap_or_else(|| panic!("no head: {text}"));
-    let status = head
-        .split(' ')
-        .nth(1)
-        .and_then(|status| status.parse().ok())
-        .unwrap();
-    let chunked = head
-        .to_ascii_lowercase()
-        .contains("transfer-encoding: chunked");
-    let body = if chunked {
-        joined(body)
-    } else {
-        body.to_owned()
-    };
-    Answer {
-        status,
-        head: head.to_owned(),
-        body,
-    }
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head: {text}"));
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap();
+    let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+    let body = if chunked { joined(body) } else { body.to_owned() };
+    Answer { status, head: head.to_owned(), body }
 }
 
 /// A chunked body's content; panics unless it ends as it should.
@@ -141,8 +107,6 @@ fn joined(mut chunks: &str) -> String {
             return body;
         }
         body.push_str(&rest[..size]);
-        chunks = rest[size..]
-            .strip_prefix("\r\n")
-            .expect("a chunk ends in a line break");
+        chunks = rest[size..].strip_prefix("\r\n").expect("a chunk ends in a line break");
     }
 }

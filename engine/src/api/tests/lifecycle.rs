@@ -25,10 +25,7 @@ async fn a_client_that_leaves_a_stream_cancels_its_row_and_no_other() {
     let first = server.rows.specs()[0].id.clone();
     assert_eq!(server.rows.cancelled(1).await, std::slice::from_ref(&first));
     server.rows.open_gate();
-    assert_eq!(
-        stays.await.unwrap().frames().last().map(String::as_str),
-        Some("[DONE]")
-    );
+    assert_eq!(stays.await.unwrap().frames().last().map(String::as_str), Some("[DONE]"));
     assert_eq!(server.rows.cancelled(1).await, [first]);
 }
 
@@ -41,10 +38,7 @@ async fn a_client_that_leaves_before_a_whole_answer_cancels_its_row() {
         tokio::task::yield_now().await;
     }
     drop(leaves);
-    assert_eq!(
-        server.rows.cancelled(1).await,
-        [server.rows.specs()[0].id.clone()]
-    );
+    assert_eq!(server.rows.cancelled(1).await, [server.rows.specs()[0].id.clone()]);
 }
 
 #[tokio::test]
@@ -55,10 +49,7 @@ async fn a_shutdown_lets_live_requests_finish_and_then_returns() {
     read_until(&mut stream, "\"n\"").await;
     server.shut_down();
     // The listener closes when the server has heard of it.
-    while tokio::net::TcpStream::connect(server.client.address)
-        .await
-        .is_ok()
-    {
+    while tokio::net::TcpStream::connect(server.client.address).await.is_ok() {
         tokio::task::yield_now().await;
     }
     server.rows.open_gate();
@@ -68,10 +59,7 @@ async fn a_shutdown_lets_live_requests_finish_and_then_returns() {
 
 #[tokio::test]
 async fn a_shutdown_without_grace_ends_live_requests_with_an_error_and_returns() {
-    let config = ServeConfig {
-        shutdown_grace: Duration::ZERO,
-        ..ServeConfig::default()
-    };
+    let config = ServeConfig { shutdown_grace: Duration::ZERO, ..ServeConfig::default() };
     let mut server = Server::start_with(gated(), config).await;
     let client = server.client;
     let streamed =
@@ -82,16 +70,10 @@ async fn a_shutdown_without_grace_ends_live_requests_with_an_error_and_returns()
     }
     server.shut_down();
     let frames = streamed.await.unwrap().frames();
-    assert!(
-        frames[frames.len() - 2].contains("shutting_down"),
-        "{frames:?}"
-    );
+    assert!(frames[frames.len() - 2].contains("shutting_down"), "{frames:?}");
     assert_eq!(frames.iter().filter(|frame| *frame == "[DONE]").count(), 1);
     let whole = whole.await.unwrap();
-    assert_eq!(
-        (whole.status, &whole.json()["error"]["code"]),
-        (503, &json!("shutting_down"))
-    );
+    assert_eq!((whole.status, &whole.json()["error"]["code"]), (503, &json!("shutting_down")));
     server.task.await.unwrap().unwrap();
     assert_eq!(server.rows.cancelled(2).await.len(), 2);
 }

@@ -37,20 +37,13 @@ impl Server {
 
     async fn start_with(rows: Arc<ScriptedRows>, config: ServeConfig) -> Self {
         let listener = bind("127.0.0.1", 0).await.unwrap();
-        let client = Client {
-            address: listener.local_addr().unwrap(),
-        };
+        let client = Client { address: listener.local_addr().unwrap() };
         let engine = script::engine(Arc::clone(&rows));
         let (shutdown, asked) = oneshot::channel();
         let task = tokio::spawn(async move {
             serve(listener, engine, &config, async { drop(asked.await) }).await
         });
-        Self {
-            client,
-            rows,
-            shutdown: Some(shutdown),
-            task,
-        }
+        Self { client, rows, shutdown: Some(shutdown), task }
     }
 
     /// Asks it to shut down, as a signal would.
@@ -61,10 +54,7 @@ impl Server {
 
 /// A chat request that says `text`, with `fields` set on top.
 fn chat(text: &str, fields: Value) -> Value {
-    merged(
-        json!({"messages": [{"role": "user", "content": text}]}),
-        fields,
-    )
+    merged(json!({"messages": [{"role": "user", "content": text}]}), fields)
 }
 
 /// A completion request for `text`, with `fields` set on top.
@@ -73,9 +63,7 @@ fn completion(text: &str, fields: Value) -> Value {
 }
 
 fn merged(mut body: Value, fields: Value) -> Value {
-    let Value::Object(fields) = fields else {
-        panic!("fields are an object")
-    };
+    let Value::Object(fields) = fields else { panic!("fields are an object") };
     body.as_object_mut().unwrap().extend(fields);
     body
 }

@@ -22,10 +22,7 @@ fn told_whole(answer: &Answer) -> Told {
     assert_eq!(answer.status, 200, "{answer:?}");
     let body = answer.json();
     let choice = &body["choices"][0];
-    let text = choice
-        .pointer("/message/content")
-        .or_else(|| choice.get("text"))
-        .unwrap();
+    let text = choice.pointer("/message/content").or_else(|| choice.get("text")).unwrap();
     Told {
         text: text.as_str().unwrap().to_owned(),
         finish_reason: choice["finish_reason"].clone(),
@@ -38,47 +35,26 @@ fn told_in_frames(answer: &Answer, is_chat: bool) -> Told {
     assert_eq!(answer.status, 200, "{answer:?}");
     let mut frames = answer.frames();
     assert_eq!(frames.pop().as_deref(), Some("[DONE]"));
-    let chunks: Vec<Value> = frames
-        .iter()
-        .map(|frame| serde_json::from_str(frame).unwrap())
-        .collect();
+    let chunks: Vec<Value> =
+        frames.iter().map(|frame| serde_json::from_str(frame).unwrap()).collect();
     let first = &chunks[0];
-    assert!(
-        chunks.iter().all(|chunk| chunk["id"] == first["id"]),
-        "{chunks:?}"
-    );
-    let (usage, choices): (Vec<_>, Vec<_>) = chunks
-        .iter()
-        .partition(|chunk| chunk["choices"].as_array().unwrap().is_empty());
+    assert!(chunks.iter().all(|chunk| chunk["id"] == first["id"]), "{chunks:?}");
+    let (usage, choices): (Vec<_>, Vec<_>) =
+        chunks.iter().partition(|chunk| chunk["choices"].as_array().unwrap().is_empty());
     let with_role = |chunk: &&&Value| !chunk["choices"][0]["delta"]["role"].is_null();
-    assert_eq!(
-        choices.iter().filter(with_role).count(),
-        usize::from(is_chat)
-    );
-    assert_eq!(
-        choices.iter().take(1).filter(with_role).count(),
-        usize::from(is_chat)
-    );
+    assert_eq!(choices.iter().filter(with_role).count(), usize::from(is_chat));
+    assert_eq!(choices.iter().take(1).filter(with_role).count(), usize::from(is_chat));
     let (last, before) = choices.split_last().unwrap();
-    assert!(
-        before
-            .iter()
-            .all(|chunk| chunk["choices"][0]["finish_reason"].is_null())
-    );
+    assert!(before.iter().all(|chunk| chunk["choices"][0]["finish_reason"].is_null()));
     let text = choices.iter().filter_map(|chunk| {
         let choice = &chunk["choices"][0];
-        choice
-            .pointer("/delta/content")
-            .or_else(|| choice.get("text"))?
-            .as_str()
+        choice.pointer("/delta/content").or_else(|| choice.get("text"))?.as_str()
     });
     assert!(usage.len() <= 1, "{usage:?}");
     Told {
         text: text.collect(),
         finish_reason: last["choices"][0]["finish_reason"].clone(),
-        usage: usage
-            .first()
-            .map_or(Value::Null, |chunk| chunk["usage"].clone()),
+        usage: usage.first().map_or(Value::Null, |chunk| chunk["usage"].clone()),
     }
 }
 
@@ -87,15 +63,10 @@ async fn a_stream_tells_what_the_whole_answer_tells() {
     for seed in 0..60 {
         let mut random = StdRng::seed_from_u64(seed);
         // Mostly letters, so that stop strings occur; sometimes any byte, so that text is not clean.
-        let ids: Vec<u32> = if random.random() {
-            (64..68).collect()
-        } else {
-            (0..=256).collect()
-        };
+        let ids: Vec<u32> = if random.random() { (64..68).collect() } else { (0..=256).collect() };
         let count = random.random_range(0..30);
-        let steps: Vec<Step> = (0..count)
-            .map(|_| Step::Token(ids[random.random_range(0..ids.len())]))
-            .collect();
+        let steps: Vec<Step> =
+            (0..count).map(|_| Step::Token(ids[random.random_range(0..ids.len())])).collect();
         let fields = json!({
             "max_tokens": random.random_range(1..40),
             "stop": if random.random() { json!(["ab", "cda"]) } else { Value::Null },
@@ -107,11 +78,7 @@ async fn a_stream_tells_what_the_whole_answer_tells() {
         let server = Server::start(ScriptedRows::new(move |_| steps.clone())).await;
         for (path, is_chat) in [(CHAT, true), (COMPLETIONS, false)] {
             let body = |fields| {
-                if is_chat {
-                    chat("hi", fields)
-                } else {
-                    completion("hi", fields)
-                }
+                if is_chat { chat("hi", fields) } else { completion("hi", fields) }
             };
             let whole = server.client.post(path, &body(fields.clone())).await;
             let streamed = server.client.post(path, &body(streaming.clone())).await;
@@ -127,20 +94,11 @@ async fn a_stream_tells_what_the_whole_answer_tells() {
 #[tokio::test]
 async fn a_chat_answer_has_every_field_clients_read() {
     let server = Server::start(ScriptedRows::new(|_| says("hello"))).await;
-    let answer = server
-        .client
-        .post(CHAT, &chat("hi", json!({"model": "lab/bytes"})))
-        .await;
+    let answer = server.client.post(CHAT, &chat("hi", json!({"model": "lab/bytes"}))).await;
     let body = answer.json();
-    assert!(
-        body["id"].as_str().unwrap().starts_with("chatcmpl-"),
-        "{body}"
-    );
+    assert!(body["id"].as_str().unwrap().starts_with("chatcmpl-"), "{body}");
     assert_eq!(body["id"], server.rows.specs()[0].id);
-    assert_eq!(
-        (&body["object"], &body["model"]),
-        (&json!("chat.completion"), &json!("lab/bytes"))
-    );
+    assert_eq!((&body["object"], &body["model"]), (&json!("chat.completion"), &json!("lab/bytes")));
     assert!(body["created"].as_u64().unwrap() > 1_700_000_000);
     let choice = json!({
         "index": 0, "message": {"role": "assistant", "content": "hello", "refusal": null},
@@ -153,29 +111,20 @@ async fn a_chat_answer_has_every_field_clients_read() {
         "prompt_tokens_details": {"cached_tokens": 0},
     });
     assert_eq!(body["usage"], usage);
-    assert!(
-        body["timings"]["first_token_ms"].as_f64().unwrap() > 0.0,
-        "{body}"
-    );
+    assert!(body["timings"]["first_token_ms"].as_f64().unwrap() > 0.0, "{body}");
 }
 
 #[tokio::test]
 async fn a_chat_stream_has_the_frames_clients_expect() {
     let server = Server::start(ScriptedRows::new(|_| says("ab"))).await;
-    let answer = server
-        .client
-        .post(CHAT, &chat("hi", json!({"stream": true})))
-        .await;
+    let answer = server.client.post(CHAT, &chat("hi", json!({"stream": true}))).await;
     let frames = answer.frames();
     let choices: Vec<Value> = frames[..4]
         .iter()
         .map(|frame| serde_json::from_str::<Value>(frame).unwrap())
         .inspect(|chunk| {
             assert_eq!(chunk["object"], "chat.completion.chunk");
-            assert!(
-                chunk.get("usage").is_none(),
-                "usage was not asked for: {chunk}"
-            );
+            assert!(chunk.get("usage").is_none(), "usage was not asked for: {chunk}");
         })
         .map(|chunk| chunk["choices"][0].clone())
         .collect();
@@ -196,14 +145,9 @@ async fn a_chat_stream_has_the_frames_clients_expect() {
 async fn a_stop_string_across_tokens_is_in_neither_kind_of_answer() {
     let server = Server::start(ScriptedRows::new(|_| says("one</s>two"))).await;
     for stop in [json!("</s>"), json!(["zzz", "</s>"])] {
-        let whole = server
-            .client
-            .post(CHAT, &chat("hi", json!({"stop": stop})))
-            .await;
-        let streamed = server
-            .client
-            .post(CHAT, &chat("hi", json!({"stop": stop, "stream": true})))
-            .await;
+        let whole = server.client.post(CHAT, &chat("hi", json!({"stop": stop}))).await;
+        let streamed =
+            server.client.post(CHAT, &chat("hi", json!({"stop": stop, "stream": true}))).await;
         assert_eq!(told_whole(&whole).text, "one");
         assert_eq!(told_in_frames(&streamed, true).text, "one");
         assert_eq!(told_whole(&whole).finish_reason, "stop");
@@ -225,15 +169,8 @@ async fn an_error_amid_a_stream_is_a_frame_and_then_the_end() {
         let error: Value = serde_json::from_str(error).unwrap();
         assert_eq!(error["error"]["message"], "the device is gone");
         assert_eq!(error["error"]["code"], "engine_failed");
-        assert!(
-            before
-                .iter()
-                .all(|frame| !frame.contains("[DONE]") && !frame.contains("error"))
-        );
-        assert!(
-            before.iter().all(|frame| !frame.contains("\"stop\"")),
-            "{before:?}"
-        );
+        assert!(before.iter().all(|frame| !frame.contains("[DONE]") && !frame.contains("error")));
+        assert!(before.iter().all(|frame| !frame.contains("\"stop\"")), "{before:?}");
     }
 }
 
@@ -249,14 +186,8 @@ async fn an_error_of_a_row_is_the_status_of_a_whole_answer() {
         let steps = [says("ab"), vec![Step::Fail(failure)]].concat();
         let server = Server::start(ScriptedRows::new(move |_| steps.clone())).await;
         let answer = server.client.post(CHAT, &chat("hi", json!({}))).await;
-        assert_eq!(
-            (answer.status, &answer.json()["error"]["message"]),
-            (status, &json!("no"))
-        );
-        assert_eq!(
-            answer.header("retry-after").is_some(),
-            [429, 503].contains(&status)
-        );
+        assert_eq!((answer.status, &answer.json()["error"]["message"]), (status, &json!("no")));
+        assert_eq!(answer.header("retry-after").is_some(), [429, 503].contains(&status));
     }
 }
 
@@ -291,10 +222,7 @@ async fn messages_reach_the_template_as_plain_text() {
         {"role": "assistant", "content": null},
         {"role": "user", "content": "c"},
     ]);
-    let answer = server
-        .client
-        .post(CHAT, &json!({"model": "default", "messages": messages}))
-        .await;
+    let answer = server.client.post(CHAT, &json!({"model": "default", "messages": messages})).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     let expected = "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nab<|im_end|>\n\
         <|im_start|>assistant\n<|im_end|>\n<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n";
@@ -307,10 +235,7 @@ async fn a_completion_takes_text_or_tokens_alone_or_in_an_array_of_one() {
     let server = Server::start(ScriptedRows::new(|_| says("x"))).await;
     let tokens = script::tokenizer().encode("hi", true).unwrap();
     for prompt in [json!("hi"), json!(["hi"]), json!(tokens), json!([tokens])] {
-        let answer = server
-            .client
-            .post(COMPLETIONS, &json!({"prompt": prompt}))
-            .await;
+        let answer = server.client.post(COMPLETIONS, &json!({"prompt": prompt})).await;
         assert_eq!(answer.status, 200, "{answer:?}");
         let body = answer.json();
         assert_eq!(
@@ -346,8 +271,5 @@ async fn eight_clients_at_once_each_get_their_own_answer() {
         }
         server.rows.open_gate();
     };
-    futures_util::join!(
-        futures_util::future::join_all((0..8).map(ask)),
-        opens_when_all_are_live
-    );
+    futures_util::join!(futures_util::future::join_all((0..8).map(ask)), opens_when_all_are_live);
 }

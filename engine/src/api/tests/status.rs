@@ -31,9 +31,7 @@ async fn health_follows_the_engine() {
     let well = server.client.get("/health").await;
     assert_eq!((well.status, well.json()), (200, json!({"status": "ok"})));
     let reason = "no step for 60 s with 3 live rows".to_owned();
-    *server.rows.health.lock() = Health::Unavailable {
-        reason: reason.clone(),
-    };
+    *server.rows.health.lock() = Health::Unavailable { reason: reason.clone() };
     let ill = server.client.get("/health").await;
     let body = json!({"status": "unavailable", "reason": reason});
     assert_eq!((ill.status, ill.json()), (503, body));
@@ -44,11 +42,7 @@ async fn stats_show_every_figure_of_the_snapshot() {
     let server = Server::start(ScriptedRows::new(|_| Vec::new())).await;
     *server.rows.snapshot.lock() = Arc::new(snapshot());
     let mut stats = server.client.get("/stats").await.json();
-    let uptime = stats
-        .as_object_mut()
-        .unwrap()
-        .remove("uptime_seconds")
-        .unwrap();
+    let uptime = stats.as_object_mut().unwrap().remove("uptime_seconds").unwrap();
     assert!(uptime.as_f64().unwrap() > 0.0);
     assert_eq!(
         stats,

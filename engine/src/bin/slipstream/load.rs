@@ -35,7 +35,7 @@ pub(crate) enum DtypeChoice {
 }
 
 impl DtypeChoice {
-    fn dtype(self) -> Option<Dtype> {
+    pub(crate) fn dtype(self) -> Option<Dtype> {
         match self {
             Self::Auto => None,
             Self::F32 => Some(Dtype::Float32),

@@ -78,13 +78,8 @@ async fn serve(arguments: Arguments) -> Result<()> {
     let (rows, card) = arguments.model.start(scheduler.clone(), clock.clone())?;
     let tokenizer = Tokenizer::load(&arguments.model.model)?;
     let rows = Arc::new(rows);
-    let engine = Engine::new(
-        card.clone(),
-        tokenizer,
-        rows.clone(),
-        scheduler.clone(),
-        clock.clone(),
-    );
+    let engine =
+        Engine::new(card.clone(), tokenizer, rows.clone(), scheduler.clone(), clock.clone());
     print_ready_card(&listener, &card, &scheduler, clock.now())?;
     let served = api::serve(listener, engine, &arguments.serve_config(), shutdown).await;
     rows.shut_down();

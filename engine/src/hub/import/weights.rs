@@ -30,10 +30,7 @@ pub(super) fn write(
     dtype: WeightDtype,
     progress: &mut dyn FnMut(ImportProgress),
 ) -> Result<u64> {
-    let sizes = plans
-        .iter()
-        .map(|plan| target_bytes(plan, dtype))
-        .collect::<Result<Vec<_>>>()?;
+    let sizes = plans.iter().map(|plan| target_bytes(plan, dtype)).collect::<Result<Vec<_>>>()?;
     let total_bytes = sizes
         .iter()
         .try_fold(0u64, |total, size| total.checked_add(*size as u64))
@@ -47,13 +44,7 @@ pub(super) fn write(
         failure: None,
     });
     let views = plans.iter().zip(sizes).map(|(plan, bytes)| {
-        let view = PlannedView {
-            plan,
-            shape: shape(plan),
-            dtype,
-            bytes,
-            conversion: &conversion,
-        };
+        let view = PlannedView { plan, shape: shape(plan), dtype, bytes, conversion: &conversion };
         (plan.name.as_str(), view)
     });
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
@@ -63,10 +54,7 @@ pub(super) fn write(
         return Err(failure);
     }
     written.map_err(|error| {
-        Error::new(
-            Code::Io,
-            format!("failed to write `{}`: {error}", path.display()),
-        )
+        Error::new(Code::Io, format!("failed to write `{}`: {error}", path.display()))
     })?;
     share_permissions(staging)?;
     Ok(total_bytes)
@@ -103,11 +91,7 @@ fn read_packed(file: &mut File, offset: u64, bytes: u64, packed: &mut Vec<u8>) -
 
 fn shape(plan: &TensorPlan) -> Vec<usize> {
     // A dimension that does not fit has already failed in `target_bytes`.
-    plan.source
-        .shape
-        .iter()
-        .map(|size| usize::try_from(*size).unwrap_or(usize::MAX))
-        .collect()
+    plan.source.shape.iter().map(|size| usize::try_from(*size).unwrap_or(usize::MAX)).collect()
 }
 
 fn target_bytes(plan: &TensorPlan, dtype: WeightDtype) -> Result<usize> {
@@ -197,18 +181,11 @@ impl Conversion<'_> {
             read_packed(self.file, offset, length, &mut packed)?;
             values.clear();
             plan.source.kind.dequantize(&packed, &mut values);
-            for (index, slice) in values
-                .chunks_exact(slice_bytes / self.value_bytes())
-                .enumerate()
+            for (index, slice) in values.chunks_exact(slice_bytes / self.value_bytes()).enumerate()
             {
                 let row = plan.row_order.target(done + index as u64, slices.count);
                 let start = usize::try_from(row).expect("a row of the tensor") * slice_bytes;
-                encode(
-                    slice,
-                    plan.shift,
-                    self.dtype,
-                    &mut target[start..start + slice_bytes],
-                )?;
+                encode(slice, plan.shift, self.dtype, &mut target[start..start + slice_bytes])?;
             }
             done += count;
         }
@@ -240,20 +217,16 @@ impl Slices {
             1 => count,
             _ => (CHUNK_BYTES / packed_bytes.max(1)).max(1),
         };
-        Self {
-            count,
-            packed_bytes,
-            per_chunk,
-        }
+        Self { count, packed_bytes, per_chunk }
     }
 }
 
 /// Writes shifted `values` in `dtype`; values that are not finite, before or after, are an error.
 fn encode(values: &[f32], shift: f32, dtype: WeightDtype, target: &mut [u8]) -> Result<()> {
     let finite = match dtype {
-        WeightDtype::F32 => store(values, shift, target, |value| {
-            (value.to_le_bytes(), value.is_finite())
-        }),
+        WeightDtype::F32 => {
+            store(values, shift, target, |value| (value.to_le_bytes(), value.is_finite()))
+        }
         WeightDtype::Bf16 => store(values, shift, target, |value| {
             let rounded = bf16::from_f32(value);
             (rounded.to_le_bytes(), rounded.is_finite())
@@ -263,11 +236,7 @@ fn encode(values: &[f32], shift: f32, dtype: WeightDtype, target: &mut [u8]) -> 
             (rounded.to_le_bytes(), rounded.is_finite())
         }),
     };
-    if finite {
-        Ok(())
-    } else {
-        Err(not_finite(values, dtype))
-    }
+    if finite { Ok(()) } else { Err(not_finite(values, dtype)) }
 }
 
 /// Stores each value's bytes; says whether all were finite.
@@ -289,9 +258,7 @@ fn store<const N: usize>(
 }
 
 fn not_finite(values: &[f32], dtype: WeightDtype) -> Error {
-    let largest = values
-        .iter()
-        .fold(0.0f32, |largest, value| largest.max(value.abs()));
+    let largest = values.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
     if values.iter().all(|value| value.is_finite()) {
         return bad_import(format!("a value of {largest:e} does not fit in {dtype}"))
             .with_hint("import with --dtype bf16 or f32");

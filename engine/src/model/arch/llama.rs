@@ -56,12 +56,7 @@ impl Llama {
             norm: RmsNorm::load(weights, "model.norm", hidden, sizes.epsilon)?,
             head: match tied {
                 true => None,
-                false => Some(Linear::load(
-                    weights,
-                    config,
-                    "lm_head",
-                    (vocabulary, hidden),
-                )?),
+                false => Some(Linear::load(weights, config, "lm_head", (vocabulary, hidden))?),
             },
         })
     }
@@ -94,11 +89,7 @@ impl Model for Llama {
 
 impl Block {
     fn load(config: &ModelConfig, weights: &mut Weights, path: &str, sizes: Sizes) -> Result<Self> {
-        let Sizes {
-            attention,
-            intermediate,
-            epsilon,
-        } = sizes;
+        let Sizes { attention, intermediate, epsilon } = sizes;
         let hidden = attention.hidden;
         let at = |name: &str| format!("{path}.{name}");
         Ok(Self {
@@ -111,8 +102,7 @@ impl Block {
 
     fn forward(&self, x: &Array, positions: &Positions, cache: LayerSlot<'_>) -> Result<Array> {
         let attended =
-            self.attention
-                .forward(&self.attention_norm.forward(x)?, positions, cache)?;
+            self.attention.forward(&self.attention_norm.forward(x)?, positions, cache)?;
         let x = x.add(attended)?;
         let fed = self.mlp.forward(&self.mlp_norm.forward(&x)?)?;
         Ok(x.add(fed)?)
@@ -128,9 +118,7 @@ impl Sizes {
             attention: AttentionShape {
                 hidden,
                 heads,
-                kv_heads: config
-                    .optional_count("num_key_value_heads")?
-                    .unwrap_or(heads),
+                kv_heads: config.optional_count("num_key_value_heads")?.unwrap_or(heads),
                 head_dimension,
             },
             intermediate: config.count("intermediate_size")?,
@@ -144,9 +132,8 @@ fn refuse_sliding_layers(config: &ModelConfig) -> Result<()> {
     let Some(types) = config.get("layer_types") else {
         return Ok(());
     };
-    let all_full = types
-        .as_array()
-        .is_some_and(|types| types.iter().all(|kind| kind == "full_attention"));
+    let all_full =
+        types.as_array().is_some_and(|types| types.iter().all(|kind| kind == "full_attention"));
     if all_full {
         Ok(())
     } else {

@@ -42,12 +42,7 @@ impl Attention {
         path: &str,
         shape: AttentionShape,
     ) -> Result<Self> {
-        let AttentionShape {
-            hidden,
-            heads,
-            kv_heads,
-            head_dimension,
-        } = shape;
+        let AttentionShape { hidden, heads, kv_heads, head_dimension } = shape;
         let mut part =
             |name: &str, shape| Linear::load(weights, config, &format!("{path}.{name}"), shape);
         Ok(Self {
@@ -66,9 +61,7 @@ impl Attention {
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub fn forward(&self, x: &Array, positions: &Positions, cache: LayerSlot<'_>) -> Result<Array> {
-        let AttentionShape {
-            heads, kv_heads, ..
-        } = self.shape;
+        let AttentionShape { heads, kv_heads, .. } = self.shape;
         let queries = self.split_heads(&self.query.forward(x)?, heads)?;
         let keys = self.split_heads(&self.key.forward(x)?, kv_heads)?;
         let values = self.split_heads(&self.value.forward(x)?, kv_heads)?;
@@ -85,8 +78,7 @@ impl Attention {
         if tokens == 1 {
             return Ok(x.reshape(&[rows, heads, 1, dimension])?);
         }
-        Ok(x.reshape(&[rows, tokens, heads, dimension])?
-            .transpose_axes(&[0, 2, 1, 3])?)
+        Ok(x.reshape(&[rows, tokens, heads, dimension])?.transpose_axes(&[0, 2, 1, 3])?)
     }
 
     /// `[B, heads, L, D]` to `[B, L, heads * D]`.
@@ -96,7 +88,6 @@ impl Attention {
         if tokens == 1 {
             return Ok(x.reshape(&[rows, 1, width])?);
         }
-        Ok(x.transpose_axes(&[0, 2, 1, 3])?
-            .reshape(&[rows, tokens, width])?)
+        Ok(x.transpose_axes(&[0, 2, 1, 3])?.reshape(&[rows, tokens, width])?)
     }
 }

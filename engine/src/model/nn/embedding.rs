@@ -22,9 +22,7 @@ impl Embedding {
         path: &str,
         (vocabulary, hidden): (i32, i32),
     ) -> Result<Self> {
-        Ok(Self {
-            table: Matrix::load(weights, config, path, (vocabulary, hidden))?,
-        })
+        Ok(Self { table: Matrix::load(weights, config, path, (vocabulary, hidden))? })
     }
 
     /// Tokens `[B, L]` to vectors `[B, L, hidden]`.

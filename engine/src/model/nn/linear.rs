@@ -58,26 +58,15 @@ impl Quantization {
 
     fn read(section: &ModelConfig) -> Result<Self> {
         if let Some(mode) = section.get("mode").filter(|mode| *mode != "affine") {
-            return Err(section
-                .wrong("mode", mode)
-                .with_hint("only `affine` is supported"));
+            return Err(section.wrong("mode", mode).with_hint("only `affine` is supported"));
         }
-        let own = Self {
-            group_size: section.count("group_size")?,
-            bits: section.count("bits")?,
-        };
+        let own = Self { group_size: section.count("group_size")?, bits: section.count("bits")? };
         let supported = matches!(own.group_size, 32 | 64 | 128) && matches!(own.bits, 2..=6 | 8);
         if supported {
             return Ok(own);
         }
-        let what = format!(
-            "quantization with {} bits in groups of {}",
-            own.bits, own.group_size
-        );
-        Err(Error::new(
-            Code::BadModel,
-            format!("{what} is not supported"),
-        ))
+        let what = format!("quantization with {} bits in groups of {}", own.bits, own.group_size);
+        Err(Error::new(Code::BadModel, format!("{what} is not supported")))
     }
 }
 
@@ -96,9 +85,7 @@ impl Linear {
         let weight = Matrix::load(weights, config, path, (outputs, inputs))?;
         let bias_name = format!("{path}.bias");
         let bias = weights.contains(&bias_name);
-        let bias = bias
-            .then(|| weights.take_shaped(&bias_name, &[outputs]))
-            .transpose()?;
+        let bias = bias.then(|| weights.take_shaped(&bias_name, &[outputs])).transpose()?;
         Ok(Self { weight, bias })
     }
 

@@ -37,16 +37,12 @@ impl Rope {
             "linear" => Ok(Self(plain(1.0 / scaling.number("factor")?))),
             "llama3" => {
                 let table = Llama3::of_config(&scaling)?.table(base, dimensions);
-                Ok(Self(RopeSpec {
-                    frequencies: RopeFrequencies::Table(table),
-                    ..plain(1.0)
-                }))
+                Ok(Self(RopeSpec { frequencies: RopeFrequencies::Table(table), ..plain(1.0) }))
             }
-            other => Err(Error::new(
-                Code::BadModel,
-                format!("rope type `{other}` is not supported"),
-            )
-            .with_hint("supported: default, linear, llama3")),
+            other => {
+                Err(Error::new(Code::BadModel, format!("rope type `{other}` is not supported"))
+                    .with_hint("supported: default, linear, llama3"))
+            }
         }
     }
 
@@ -64,9 +60,7 @@ impl Rope {
 
 fn kind(scaling: &ModelConfig) -> &str {
     let named = |name| scaling.get(name).and_then(Value::as_str);
-    named("type")
-        .or_else(|| named("rope_type"))
-        .unwrap_or("default")
+    named("type").or_else(|| named("rope_type")).unwrap_or("default")
 }
 
 /// Llama 3.1's stretch: long wavelengths by `factor`, short ones not at all, a smooth passage

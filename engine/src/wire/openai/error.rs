@@ -28,14 +28,7 @@ pub struct ErrorObject {
 impl ErrorBody {
     /// An error that the engine has no [`Code`] for, such as an unknown route.
     pub fn new(kind: &'static str, code: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            error: ErrorObject {
-                message: message.into(),
-                kind,
-                param: None,
-                code,
-            },
-        }
+        Self { error: ErrorObject { message: message.into(), kind, param: None, code } }
     }
 }
 
@@ -43,14 +36,7 @@ impl From<&Error> for ErrorBody {
     fn from(error: &Error) -> Self {
         let (kind, code) = names(error.code());
         let param = error.param().map(str::to_owned);
-        Self {
-            error: ErrorObject {
-                message: error.to_string(),
-                kind,
-                param,
-                code,
-            },
-        }
+        Self { error: ErrorObject { message: error.to_string(), kind, param, code } }
     }
 }
 

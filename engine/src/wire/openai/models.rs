@@ -28,10 +28,7 @@ pub struct ModelEntry {
 impl ModelList {
     /// The list of one model.
     pub fn of(entry: ModelEntry) -> Self {
-        Self {
-            object: "list",
-            data: vec![entry],
-        }
+        Self { object: "list", data: vec![entry] }
     }
 }
 

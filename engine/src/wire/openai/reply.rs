@@ -114,10 +114,7 @@ struct Timings {
 impl ReplyHead {
     /// The chunk before any text: a chat's role. Completions have none.
     pub fn opening(&self) -> Option<Body> {
-        let delta = Delta {
-            role: Some("assistant"),
-            content: Some(String::new()),
-        };
+        let delta = Delta { role: Some("assistant"), content: Some(String::new()) };
         match self.kind {
             ReplyKind::Chat => Some(self.chunk(Content::Delta(delta), None)),
             ReplyKind::Completion => None,
@@ -127,10 +124,7 @@ impl ReplyHead {
     /// A chunk of text.
     pub fn text(&self, text: String) -> Body {
         let content = match self.kind {
-            ReplyKind::Chat => Content::Delta(Delta {
-                role: None,
-                content: Some(text),
-            }),
+            ReplyKind::Chat => Content::Delta(Delta { role: None, content: Some(text) }),
             ReplyKind::Completion => Content::Text(text),
         };
         self.chunk(content, None)
@@ -158,11 +152,9 @@ impl ReplyHead {
     /// The answer of a request that does not stream.
     pub fn whole(&self, text: String, reason: FinishReason, usage: &Usage) -> Body {
         let content = match self.kind {
-            ReplyKind::Chat => Content::Message(Message {
-                role: "assistant",
-                content: text,
-                refusal: None,
-            }),
+            ReplyKind::Chat => {
+                Content::Message(Message { role: "assistant", content: text, refusal: None })
+            }
             ReplyKind::Completion => Content::Text(text),
         };
         Body {
@@ -174,17 +166,9 @@ impl ReplyHead {
     }
 
     fn chunk(&self, content: Content, reason: Option<FinishReason>) -> Body {
-        let usage = if self.include_usage {
-            UsageField::Null
-        } else {
-            UsageField::Absent
-        };
+        let usage = if self.include_usage { UsageField::Null } else { UsageField::Absent };
         let choices = vec![choice(content, reason)];
-        Body {
-            choices,
-            usage,
-            ..self.frame(self.kind.chunk_object())
-        }
+        Body { choices, usage, ..self.frame(self.kind.chunk_object()) }
     }
 
     fn frame(&self, object: &'static str) -> Body {
@@ -205,12 +189,7 @@ fn choice(content: Content, reason: Option<FinishReason>) -> Choice {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
     });
-    Choice {
-        index: 0,
-        content,
-        logprobs: None,
-        finish_reason,
-    }
+    Choice { index: 0, content, logprobs: None, finish_reason }
 }
 
 impl From<&Usage> for UsageCounts {

@@ -127,26 +127,20 @@ fn max_tokens(fields: &Fields<'_>) -> Result<Option<NonZeroUsize>> {
     // OpenAI deprecated the first name for the second; a client that sends both means the second.
     let older = fields.integer("max_tokens", 1..=i64::MAX)?;
     let newer = fields.integer("max_completion_tokens", 1..=i64::MAX)?;
-    let tokens = newer
-        .or(older)
-        .map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
+    let tokens = newer.or(older).map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
     Ok(tokens.and_then(NonZeroUsize::new))
 }
 
 fn sampling(fields: &Fields<'_>, defaults: &SamplingParams) -> Result<SamplingParams> {
     let number = |name, range, default: f32| -> Result<f32> {
-        Ok(fields
-            .number(name, range)?
-            .map_or(default, |number| number as f32))
+        Ok(fields.number(name, range)?.map_or(default, |number| number as f32))
     };
     let top_k = fields.integer("top_k", 0..=i64::from(u32::MAX))?;
     Ok(SamplingParams {
         temperature: number("temperature", 0.0..=FINITE_F32, defaults.temperature)?,
         top_p: number("top_p", 0.0..=1.0, defaults.top_p)?,
         min_p: number("min_p", 0.0..=1.0, defaults.min_p)?,
-        top_k: top_k.map_or(defaults.top_k, |top_k| {
-            u32::try_from(top_k).unwrap_or(u32::MAX)
-        }),
+        top_k: top_k.map_or(defaults.top_k, |top_k| u32::try_from(top_k).unwrap_or(u32::MAX)),
         seed: seed(fields)?.or(defaults.seed),
     })
 }
@@ -156,9 +150,7 @@ fn seed(fields: &Fields<'_>) -> Result<Option<u64>> {
     let unsigned = fields.get("seed").and_then(Value::as_u64);
     match unsigned {
         Some(seed) => Ok(Some(seed)),
-        None => Ok(fields
-            .integer("seed", i64::MIN..=i64::MAX)?
-            .map(i64::cast_unsigned)),
+        None => Ok(fields.integer("seed", i64::MIN..=i64::MAX)?.map(i64::cast_unsigned)),
     }
 }
 
@@ -191,29 +183,15 @@ fn include_usage(fields: &Fields<'_>, stream: bool) -> Result<bool> {
 
 // --- prompts ---
 
-const ROLES: [&str; 6] = [
-    "system",
-    "developer",
-    "user",
-    "assistant",
-    "tool",
-    "function",
-];
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
 fn messages(fields: &Fields<'_>) -> Result<Vec<Value>> {
     fields.required("messages")?;
     let messages = fields.array("messages")?.unwrap_or_default();
     if messages.is_empty() {
-        return Err(Error::invalid(
-            "messages",
-            "`messages` must hold at least one message",
-        ));
+        return Err(Error::invalid("messages", "`messages` must hold at least one message"));
     }
-    messages
-        .iter()
-        .enumerate()
-        .map(|(index, value)| message(index, value))
-        .collect()
+    messages.iter().enumerate().map(|(index, value)| message(index, value)).collect()
 }
 
 /// The message as a chat template reads it: text content as one string; other fields as they came.
@@ -225,10 +203,7 @@ fn message(index: usize, value: &Value) -> Result<Value> {
         "developer" => "system",
         role if ROLES.contains(&role) => role,
         _ => {
-            let expected = format!(
-                "one of {}",
-                ROLES.map(|role| format!("`{role}`")).join(", ")
-            );
+            let expected = format!("one of {}", ROLES.map(|role| format!("`{role}`")).join(", "));
             return Err(mismatch(&fields.path_of("role"), &expected, &value["role"]));
         }
     };
@@ -244,10 +219,7 @@ fn content(fields: &Fields<'_>, role: &str) -> Result<String> {
     match fields.get("content") {
         // An assistant's turn may be tool calls alone.
         None if role == "assistant" => Ok(String::new()),
-        None => Err(Error::invalid(
-            &path,
-            format!("`{path}` is required for the role `{role}`"),
-        )),
+        None => Err(Error::invalid(&path, format!("`{path}` is required for the role `{role}`"))),
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Array(parts)) => parts
             .iter()
@@ -288,10 +260,7 @@ fn prompt(value: &Value) -> Result<Prompt> {
             [one @ (Value::String(_) | Value::Array(_))] => prompt(one),
             [Value::String(_) | Value::Array(_), ..] => Err(unsupported(
                 "prompt",
-                format!(
-                    "`prompt` holds {} prompts: send one per request",
-                    items.len()
-                ),
+                format!("`prompt` holds {} prompts: send one per request", items.len()),
             )),
             [other, ..] => Err(mismatch("prompt[0]", "a token id or a string", other)),
         },
@@ -341,22 +310,14 @@ const COMPLETION_REFUSALS: &[Refusal] = &[
 ];
 
 fn refuse(fields: &Fields<'_>, refusals: &[Refusal]) -> Result<()> {
-    let asked = refusals
-        .iter()
-        .find(|(name, asks)| fields.get(name).is_some_and(asks));
+    let asked = refusals.iter().find(|(name, asks)| fields.get(name).is_some_and(asks));
     asked.map_or(Ok(()), |(name, _)| Err(not_supported(name)))
 }
 
 fn check_choices(fields: &Fields<'_>) -> Result<()> {
     for name in ["n", "best_of"] {
-        if fields
-            .integer(name, 1..=i64::MAX)?
-            .is_some_and(|count| count > 1)
-        {
-            return Err(unsupported(
-                name,
-                format!("`{name}` above 1 is not supported"),
-            ));
+        if fields.integer(name, 1..=i64::MAX)?.is_some_and(|count| count > 1) {
+            return Err(unsupported(name, format!("`{name}` above 1 is not supported")));
         }
     }
     Ok(())
@@ -364,24 +325,15 @@ fn check_choices(fields: &Fields<'_>) -> Result<()> {
 
 fn check_penalties(fields: &Fields<'_>) -> Result<()> {
     for name in ["frequency_penalty", "presence_penalty"] {
-        if fields
-            .number(name, -2.0..=2.0)?
-            .is_some_and(|penalty| penalty != 0.0)
-        {
-            return Err(unsupported(
-                name,
-                format!("`{name}` other than 0 is not supported"),
-            ));
+        if fields.number(name, -2.0..=2.0)?.is_some_and(|penalty| penalty != 0.0) {
+            return Err(unsupported(name, format!("`{name}` other than 0 is not supported")));
         }
     }
     // Dividing by 1 changes nothing, and mlx-lm reads 0 as off.
     let name = "repetition_penalty";
     match fields.number(name, 0.0..=FINITE_F32)? {
         None | Some(0.0 | 1.0) => Ok(()),
-        Some(_) => Err(unsupported(
-            name,
-            format!("`{name}` other than 1 is not supported"),
-        )),
+        Some(_) => Err(unsupported(name, format!("`{name}` other than 1 is not supported"))),
     }
 }
 
@@ -408,9 +360,7 @@ fn is_structured(value: &Value) -> bool {
 }
 
 fn goes_beyond_text(value: &Value) -> bool {
-    value
-        .as_array()
-        .is_none_or(|items| items.iter().any(|item| item.as_str() != Some("text")))
+    value.as_array().is_none_or(|items| items.iter().any(|item| item.as_str() != Some("text")))
 }
 
 fn not_supported(name: &str) -> Error {
@@ -475,10 +425,7 @@ mod tests {
                 prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
                 prop::collection::vec((names, inner), 0..6).prop_map(|fields| {
                     Value::Object(
-                        fields
-                            .into_iter()
-                            .map(|(name, value)| (name.to_owned(), value))
-                            .collect(),
+                        fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
                     )
                 }),
             ]
@@ -527,20 +474,9 @@ mod tests {
         }
         let null = chat(&body, &card()).unwrap();
         assert_eq!(
-            (
-                &null.generate.sampling,
-                null.generate.max_tokens,
-                null.stream
-            ),
-            (
-                &absent.generate.sampling,
-                absent.generate.max_tokens,
-                absent.stream
-            )
+            (&null.generate.sampling, null.generate.max_tokens, null.stream),
+            (&absent.generate.sampling, absent.generate.max_tokens, absent.stream)
         );
-        assert_eq!(
-            (&null.generate.sampling, null.stream),
-            (&card().sampling_defaults, false)
-        );
+        assert_eq!((&null.generate.sampling, null.stream), (&card().sampling_defaults, false));
     }
 }

@@ -25,11 +25,7 @@ pub(super) fn convert<'a>(
     metadata: &'a Metadata,
 ) -> Result<(Model<'a>, bool)> {
     let rule = CutRule::named(metadata.string("tokenizer.ggml.pre")?.unwrap_or("default"))?;
-    let vocab = vocabulary
-        .tokens
-        .iter()
-        .map(|token| Cow::Borrowed(token.as_str()))
-        .collect();
+    let vocab = vocabulary.tokens.iter().map(|token| Cow::Borrowed(token.as_str())).collect();
     let mut bpe = Bpe::new(vocab, merges(vocabulary, metadata)?);
     bpe.ignore_merges = rule == CutRule::Llama3;
     let model = Model {
@@ -58,11 +54,10 @@ impl CutRule {
             "llama-bpe" | "llama3" | "llama-v3" => Self::Llama3,
             "qwen2" => Self::Qwen2,
             other => {
-                return Err(
-                    bad_import(format!("pre-tokenizer `{other}` is not supported")).with_hint(
+                return Err(bad_import(format!("pre-tokenizer `{other}` is not supported"))
+                    .with_hint(
                         "supported pre-tokenizers: default, gpt-2, smollm, llama-bpe, qwen2",
-                    ),
-                );
+                    ));
             }
         })
     }
@@ -77,10 +72,9 @@ impl CutRule {
     fn pre_tokenizer(self) -> Value {
         match self {
             Self::Gpt2 => byte_level(true),
-            Self::SmolLm => sequence(
-                json!({ "type": "Digits", "individual_digits": true }),
-                byte_level(true),
-            ),
+            Self::SmolLm => {
+                sequence(json!({ "type": "Digits", "individual_digits": true }), byte_level(true))
+            }
             Self::Llama3 => sequence(split(LLAMA3_PATTERN), byte_level(false)),
             Self::Qwen2 => sequence(split(QWEN2_PATTERN), byte_level(false)),
         }
@@ -122,9 +116,5 @@ fn merges<'a>(
                 ))
             })
     };
-    required(metadata.strings(key)?, key)?
-        .iter()
-        .enumerate()
-        .map(pair)
-        .collect()
+    required(metadata.strings(key)?, key)?.iter().enumerate().map(pair).collect()
 }

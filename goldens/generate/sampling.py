@@ -1,19 +1,11 @@
-"""Filters log-probabilities with mlx-lm's samplers: see ../README.md.
+"""Log-probabilities as mlx-lm's sampler filters them."""
 
-  python sampling.py --out ../linux-x86_64-cpu
-"""
-
-import argparse
-from importlib.metadata import version
 from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
-
-mx.set_default_device(mx.cpu)
-
-from checkpoint import write_json  # noqa: E402
-from mlx_lm import sample_utils  # noqa: E402
+from checkpoint import write_json
+from mlx_lm import sample_utils
 
 VOCAB = 64
 VECTORS = 40
@@ -24,10 +16,7 @@ TOP_K = [1, 2, 3, 5, 10, 20, 40, 63]
 OFF = dict(top_p=1.0, min_p=0.0, top_k=0)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    out = parser.parse_args().out
+def generate(out: Path, versions):
     random = np.random.Generator(np.random.PCG64(20250101))
     vectors = mx.stack([draw(random, SHAPES[index % len(SHAPES)]) for index in range(VECTORS)])
     cases, filtered = [], []
@@ -37,11 +26,7 @@ def main():
             check_batched(vectors, index, parameters, rows)
             filtered.append(rows[0])
             cases.append(describe(index, vectors[index], parameters, rows[0]))
-    versions = {name: version(name) for name in ["mlx", "mlx-cpu", "mlx-lm", "numpy"]}
-    write_json(
-        out / "sampling.json",
-        dict(versions=versions, vocab=VOCAB, cases=cases),
-    )
+    write_json(out / "sampling.json", dict(versions=versions, vocab=VOCAB, cases=cases))
     arrays = dict(logprobs=vectors, filtered=mx.stack(filtered))
     mx.save_safetensors(str(out / "sampling.safetensors"), arrays)
     ties = sum(case["top_k_tied"] for case in cases)
@@ -115,7 +100,3 @@ def tied(logprobs, top_k):
     """Whether the last kept and the first dropped token are equally likely."""
     ranked = sorted(logprobs.tolist(), reverse=True)
     return ranked[top_k - 1] == ranked[top_k] != -np.inf
-
-
-if __name__ == "__main__":
-    main()

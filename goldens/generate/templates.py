@@ -1,11 +1,5 @@
-"""Renders chat templates with transformers: see ../README.md.
+"""Chat templates of our own, in the styles that models use, as transformers renders them."""
 
-  python templates.py --out ../templates
-
-Our own templates, in the styles that models use; transformers' own environment renders them.
-"""
-
-import argparse
 import logging
 from pathlib import Path
 
@@ -13,8 +7,7 @@ import jinja2
 from checkpoint import write_json
 from transformers import PreTrainedTokenizerFast
 
-HERE = Path(__file__).parent
-TINY = HERE.parent / "linux-x86_64-cpu" / "llama-tiny"
+SOURCES = Path(__file__).parent / "chat_templates"
 
 WEATHER = {
     "type": "function",
@@ -158,19 +151,17 @@ CASES = {
 }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    out = parser.parse_args().out
+def generate(tiny: Path, out: Path):
+    """Renders with the special tokens of the tokenizer in `tiny`."""
     logging.disable(logging.WARNING)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(TINY)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(tiny)
     out.mkdir(parents=True, exist_ok=True)
     for name, wanted in CASES.items():
-        template = (HERE / "templates" / f"{name}.jinja").read_text(encoding="utf-8")
+        template = (SOURCES / f"{name}.jinja").read_text(encoding="utf-8")
         cases = [case(tokenizer, template, *each) for each in wanted]
         write(out / f"{name}.json", tokenizer, cases, template=template)
     # Every line is a template of its own, so that a difference is found where it is.
-    lines = (HERE / "templates" / "python_manners.jinja").read_text(encoding="utf-8").splitlines()
+    lines = (SOURCES / "python_manners.jinja").read_text(encoding="utf-8").splitlines()
     cases = [dict(case(tokenizer, line, BANANA, None, dict(content="Banana man")), template=line) for line in lines]
     write(out / "python_manners.json", tokenizer, cases)
 
@@ -197,7 +188,3 @@ def case(tokenizer, template, messages, tools, variables):
         return dict(described, error=str(error))
     except TypeError as error:
         return dict(described, fails=str(error))
-
-
-if __name__ == "__main__":
-    main()

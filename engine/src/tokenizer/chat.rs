@@ -310,30 +310,18 @@ mod tests {
     /// The files of `goldens/templates`: what transformers made of our templates.
     fn goldens() -> Vec<(String, Json)> {
         let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../goldens/templates");
-        let paths = std::fs::read_dir(dir)
-            .unwrap()
-            .map(|entry| entry.unwrap().path());
+        let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
         let read = |path: std::path::PathBuf| {
             let json = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-            (
-                path.file_stem().unwrap().to_string_lossy().into_owned(),
-                json,
-            )
+            (path.file_stem().unwrap().to_string_lossy().into_owned(), json)
         };
         paths.map(read).collect()
     }
 
     /// Renders a golden case and describes how the outcome differs from transformers' one.
     fn difference(golden: &Json, case: &Json) -> Option<String> {
-        let template = case
-            .get("template")
-            .unwrap_or(&golden["template"])
-            .as_str()
-            .unwrap();
-        let sources = TemplateSources {
-            default: template.to_owned(),
-            tool_use: None,
-        };
+        let template = case.get("template").unwrap_or(&golden["template"]).as_str().unwrap();
+        let sources = TemplateSources { default: template.to_owned(), tool_use: None };
         let token = |name: &str| (name.to_owned(), golden[name].as_str().unwrap().to_owned());
         let tokens = vec![token("bos_token"), token("eos_token")];
         let mut extra = case["variables"].as_object().unwrap().clone();
@@ -362,10 +350,8 @@ mod tests {
         assert!(goldens.len() >= 10);
         for (name, golden) in &goldens {
             let cases = golden["cases"].as_array().unwrap();
-            let different: Vec<_> = cases
-                .iter()
-                .filter_map(|case| difference(golden, case))
-                .collect();
+            let different: Vec<_> =
+                cases.iter().filter_map(|case| difference(golden, case)).collect();
             assert!(different.is_empty(), "{name}: {}", different.join("\n"));
         }
     }

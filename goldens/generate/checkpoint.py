@@ -145,7 +145,7 @@ def write(directory: Path, model, config):
 def write_json(path: Path, value):
     """Indented JSON, with lists of numbers on one line."""
     text = json.dumps(value, ensure_ascii=False, indent=1)
-    text = re.sub(r"\[[\s\d.,e-]+\]", lambda match: "".join(match[0].split()), text)
+    text = re.sub(r"\[\n[\s\d.,e-]+\]", lambda match: "".join(match[0].split()), text)
     path.write_text(text + "\n", encoding="utf-8")
 
 

@@ -1,7 +1,7 @@
-"""Writes the golden outputs of mlx-lm on this machine: see ../README.md for the formats.
+"""Writes what mlx-lm and transformers make of fixed inputs: see ../README.md for the formats.
 
-  python generate.py --out ../linux-x86_64-cpu              the tiny checkpoints and their cases
-  python generate.py --out ../linux-x86_64-cpu --smollm2 DIR   SmolLM2 in DIR instead
+  python generate.py --out ../linux-x86_64-cpu                  all but the real model
+  python generate.py --out ../linux-x86_64-cpu --smollm2 DIR    and SmolLM2, imported in DIR
 """
 
 import argparse
@@ -10,18 +10,19 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
+import cases
+import checkpoint
 import mlx.core as mx
+import oracle
+import sampling
+import smollm2
+import templates
+from mlx.utils import tree_map
+from mlx_lm.utils import load_model
 
-mx.set_default_device(mx.cpu)
-
-import cases  # noqa: E402
-import checkpoint  # noqa: E402
-import oracle  # noqa: E402
-import smollm2  # noqa: E402
-from mlx.utils import tree_map  # noqa: E402
-from mlx_lm.utils import load_model  # noqa: E402
-
-PINNED = {"mlx": "0.32.2", "mlx-cpu": "0.32.2", "mlx-lm": "0.32.2"}
+# Numbers depend on these exactly; the second is MLX's own build for the machine.
+PINNED = "0.32.2"
+BUILDS = dict(cpu="mlx-cpu", metal="mlx-metal", cuda="mlx-cuda-13")
 
 
 def main():
@@ -29,16 +30,26 @@ def main():
     parser.add_argument("--out", type=Path, required=True, help="the directory of this machine kind")
     parser.add_argument("--smollm2", type=Path, help="an imported SmolLM2-135M-Instruct")
     arguments = parser.parse_args()
-    versions = {name: version(name) for name in [*PINNED, "numpy", "transformers"]}
-    for name, wanted in PINNED.items():
-        if versions[name] != wanted:
-            parser.error(f"{name} is {versions[name]}, the goldens need {wanted}")
-    versions["machine"] = f"{platform.system().lower()}-{platform.machine()}-cpu"
-    if arguments.smollm2:
-        smollm2.generate(arguments.smollm2, arguments.out / "smollm2", versions)
-        return
+    versions = checked_versions(parser)
     for name in checkpoint.CONFIGS:
         tiny(arguments.out / name, name, versions)
+    sampling.generate(arguments.out, versions)
+    templates.generate(arguments.out / "llama-tiny", arguments.out.parent / "templates")
+    if arguments.smollm2:
+        smollm2.generate(arguments.smollm2, arguments.out / "smollm2", versions)
+
+
+def checked_versions(parser):
+    """Names what made the goldens; another MLX would make others."""
+    build = "metal" if mx.metal.is_available() else "cuda" if mx.cuda.is_available() else "cpu"
+    pinned = ["mlx", BUILDS[build], "mlx-lm"]
+    versions = {name: version(name) for name in [*pinned, "numpy", "transformers"]}
+    for name in pinned:
+        if versions[name] != PINNED:
+            parser.error(f"{name} is {versions[name]}, the goldens need {PINNED}")
+    system = {"Darwin": "macos", "Linux": "linux"}.get(platform.system(), platform.system())
+    processor = {"arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    return dict(versions, machine=f"{system}-{processor}-{build}")
 
 
 def tiny(directory, name, versions):
@@ -114,10 +125,13 @@ def same_bits(left, right):
 
 def report(title, outcome, alone):
     tokens, variety = outcome.tokens, len(set(outcome.tokens)) / len(outcome.tokens)
-    serial = "serial" if same_bits(outcome, alone) else "SERIAL TOKENS, OTHER BITS"
-    print(f"{title:48} {serial} variety {variety:.2f} {outcome.finish} {tokens}", flush=True)
-    # On the CPU a row's tokens do not depend on its neighbours.
-    assert tokens == alone.tokens, (tokens, alone.tokens)
+    if same_bits(outcome, alone):
+        compared = "= serial bits"
+    else:
+        compared = "= serial tokens" if tokens == alone.tokens else "OTHER THAN SERIAL"
+    print(f"{title:48} {compared} variety {variety:.2f} {outcome.finish} {tokens}", flush=True)
+    # On the CPU a row's tokens do not depend on its neighbours; elsewhere the kernels differ.
+    assert mx.default_device() != mx.cpu or tokens == alone.tokens, (tokens, alone.tokens)
     # A loop or an echo would hide a misplaced row.
     assert variety > 0.5, title
 

@@ -9,17 +9,20 @@ from cases import Row
 from mlx_lm import load
 
 TOKENS = 32
+# Their tokens are at least 0.01 from a tie, far beyond what another BLAS changes in f32.
 CONVERSATIONS = [
     [{"role": "user", "content": "What is the capital of France?"}],
     [
-        {"role": "system", "content": "You answer in one short sentence."},
-        {"role": "user", "content": "Why is the sky blue?"},
+        {"role": "system", "content": "You are a patient teacher."},
+        {"role": "user", "content": "How do vaccines work?"},
     ],
     [
-        {"role": "user", "content": "Name three fruits."},
-        {"role": "assistant", "content": "Apple, banana and cherry."},
-        {"role": "user", "content": "Write a line of Python that prints them — with an é."},
+        {"role": "user", "content": "What is 2 + 2?"},
+        {"role": "assistant", "content": "2 + 2 is 4."},
+        {"role": "user", "content": "Explain why, step by step."},
     ],
+    [{"role": "user", "content": "Write a Python function that reverses a string."}],
+    [{"role": "user", "content": "Tell me a short story about a fox — with a café in it."}],
 ]
 
 
@@ -37,16 +40,19 @@ def generate(model_directory: Path, directory: Path, versions):
 def describe(model, tokenizer, messages):
     rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     prompt = tokenizer.encode(rendered, add_special_tokens=False)
-    outcome = oracle.serial(model, Row(prompt, TOKENS, stop_tokens=sorted(tokenizer.eos_token_ids)), 2048)
+    row = Row(prompt, TOKENS, stop_tokens=sorted(tokenizer.eos_token_ids))
+    outcome = oracle.serial(model, row, prefill_chunk_tokens=2048)
     top = mx.sort(outcome.logits.astype(mx.float32), axis=-1)[:, -2:]
     margins = [round(margin, 6) for margin in (top[:, 1] - top[:, 0]).tolist()]
     text = tokenizer.decode(outcome.tokens, skip_special_tokens=True)
+    assert min(margins) > 0.01, min(margins)
     print(f"{messages[-1]['content']!r} -> {text!r} ({outcome.finish}), least margin {min(margins)}")
     return dict(
         messages=messages,
         rendered=rendered,
         prompt=prompt,
         max_tokens=TOKENS,
+        stop_tokens=row.stop_tokens,
         tokens=outcome.tokens,
         finish=outcome.finish,
         text=text,

@@ -4,7 +4,7 @@
 //! `apply_chat_template` (transformers 5.24, `utils/chat_template_utils.py`): blocks are trimmed,
 //! `raise_exception` and `strftime_now` exist, `tojson` is `json.dumps` without ASCII escapes,
 //! methods of Python's strings and dicts work, and a template sees `tools` and `documents` as None
-//! when there are none. Time is UTC, not local time.
+//! when there are none. Two things differ: the time is UTC, and `'%s' % value` is not understood.
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, ValueKind};
@@ -243,6 +243,55 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// The files of `goldens/templates`: what transformers made of our templates.
+    fn goldens() -> Vec<(String, Json)> {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../goldens/templates");
+        let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        let read = |path: std::path::PathBuf| {
+            let json = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            (path.file_stem().unwrap().to_string_lossy().into_owned(), json)
+        };
+        paths.map(read).collect()
+    }
+
+    /// Renders a golden case and describes how the outcome differs from transformers' one.
+    fn difference(golden: &Json, case: &Json) -> Option<String> {
+        let template = case.get("template").unwrap_or(&golden["template"]).as_str().unwrap();
+        let sources = TemplateSources { default: template.to_owned(), tool_use: None };
+        let token = |name: &str| (name.to_owned(), golden[name].as_str().unwrap().to_owned());
+        let tokens = vec![token("bos_token"), token("eos_token")];
+        let mut extra = case["variables"].as_object().unwrap().clone();
+        let prompted = extra.shift_remove("add_generation_prompt");
+        let options = ChatOptions {
+            add_generation_prompt: prompted.is_some_and(|prompted| prompted == true),
+            tools: case["tools"].as_array().cloned(),
+            extra,
+        };
+        let rendered = ChatTemplate::compile(&sources, tokens)
+            .and_then(|template| template.render(case["messages"].as_array().unwrap(), &options));
+        let equal = match (&rendered, &case["expected"], &case["error"]) {
+            (Ok(text), Json::String(expected), _) => text == expected,
+            (Err(error), _, Json::String(expected)) => {
+                error.code() == Code::InvalidRequest && error.message() == expected
+            }
+            (Err(error), ..) => error.code() == Code::InvalidRequest && case.get("fails").is_some(),
+            _ => false,
+        };
+        (!equal).then(|| format!("{case:#}\n{rendered:#?}"))
+    }
+
+    #[test]
+    fn templates_render_as_transformers_renders_them() {
+        let goldens = goldens();
+        assert!(goldens.len() >= 10);
+        for (name, golden) in &goldens {
+            let cases = golden["cases"].as_array().unwrap();
+            let different: Vec<_> =
+                cases.iter().filter_map(|case| difference(golden, case)).collect();
+            assert!(different.is_empty(), "{name}: {}", different.join("\n"));
+        }
+    }
 
     fn compile(source: &str) -> Result<ChatTemplate> {
         let sources = TemplateSources { default: source.to_owned(), tool_use: None };

@@ -24,16 +24,12 @@ impl Clock {
     /// The machine's monotonic clock, starting at zero now.
     #[allow(clippy::disallowed_methods)]
     pub fn monotonic() -> Self {
-        Self(Source::Monotonic {
-            origin: Instant::now(),
-        })
+        Self(Source::Monotonic { origin: Instant::now() })
     }
 
     /// A clock that stands still until [`Clock::advance`] moves it.
     pub fn manual() -> Self {
-        Self(Source::Manual {
-            micros: Arc::default(),
-        })
+        Self(Source::Manual { micros: Arc::default() })
     }
 
     /// The time since the origin.
@@ -56,9 +52,7 @@ impl Clock {
 /// Seconds since the Unix epoch, for the `created` fields of the APIs.
 #[allow(clippy::disallowed_methods)]
 pub fn unix_seconds() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

@@ -50,12 +50,7 @@ pub struct Error {
 impl Error {
     /// An error of `code` saying `message` (what was attempted and the value; no final full stop).
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-            param: None,
-            hint: None,
-        }
+        Self { code, message: message.into(), param: None, hint: None }
     }
 
     /// A request field `param` has a bad value.

@@ -71,10 +71,8 @@ impl FromStr for WeightDtype {
             "f32" => Ok(Self::F32),
             "bf16" => Ok(Self::Bf16),
             "f16" => Ok(Self::F16),
-            other => Err(
-                Error::invalid("dtype", format!("unknown weight dtype `{other}`"))
-                    .with_hint("known dtypes: f32, bf16, f16"),
-            ),
+            other => Err(Error::invalid("dtype", format!("unknown weight dtype `{other}`"))
+                .with_hint("known dtypes: f32, bf16, f16")),
         }
     }
 }
@@ -172,11 +170,7 @@ fn import_file(
 }
 
 fn read_rope_factors(file: &mut File, header: &Header) -> Result<Option<Vec<f32>>> {
-    let Some(tensor) = header
-        .tensors
-        .iter()
-        .find(|tensor| tensor.name == ROPE_FACTORS)
-    else {
+    let Some(tensor) = header.tensors.iter().find(|tensor| tensor.name == ROPE_FACTORS) else {
         return Ok(None);
     };
     let values = tensor.rows().saturating_mul(tensor.row_values());
@@ -211,11 +205,7 @@ fn write_descriptions(
     config.insert("torch_dtype".to_owned(), dtype.torch_name().into());
     config.extend(token_ids(tokenizer));
     let mut tokenizer_config = tokenizer.config.clone();
-    let context = plan
-        .config
-        .get("max_position_embeddings")
-        .cloned()
-        .unwrap_or_default();
+    let context = plan.config.get("max_position_embeddings").cloned().unwrap_or_default();
     tokenizer_config.insert("model_max_length".to_owned(), context);
     let marker = json!({
         "version": MARKER_VERSION,
@@ -223,10 +213,7 @@ fn write_descriptions(
         "dtype": dtype.to_string(),
     });
     staging.write_json("config.json", &Value::Object(config))?;
-    staging.write_json(
-        "generation_config.json",
-        &Value::Object(token_ids(tokenizer)),
-    )?;
+    staging.write_json("generation_config.json", &Value::Object(token_ids(tokenizer)))?;
     staging.write_json("tokenizer_config.json", &Value::Object(tokenizer_config))?;
     staging.write_json(MARKER_FILE, &marker)?;
     staging.write("tokenizer.json", &tokenizer.tokenizer_json)

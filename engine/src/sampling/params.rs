@@ -18,13 +18,7 @@ pub struct SamplingParams {
 
 impl Default for SamplingParams {
     fn default() -> Self {
-        Self {
-            temperature: 0.0,
-            top_p: 1.0,
-            min_p: 0.0,
-            top_k: 0,
-            seed: None,
-        }
+        Self { temperature: 0.0, top_p: 1.0, min_p: 0.0, top_k: 0, seed: None }
     }
 }
 

@@ -78,10 +78,7 @@ pub enum RowEvent {
     /// One generated token.
     Token(u32),
     /// The row ended.
-    Finished {
-        reason: FinishReason,
-        usage: RowUsage,
-    },
+    Finished { reason: FinishReason, usage: RowUsage },
     /// The row ended in an error.
     Failed(Error),
 }
@@ -119,9 +116,6 @@ impl EventSender {
 
 impl fmt::Debug for EventSender {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("EventSender")
-            .field("closed", &self.is_closed())
-            .finish()
+        formatter.debug_struct("EventSender").field("closed", &self.is_closed()).finish()
     }
 }

@@ -25,20 +25,13 @@ impl RateWindow {
 
     /// Events per second between the oldest event of the window and `now`; 0 with fewer than two.
     pub fn per_second(&self, now: Time) -> f64 {
-        let recent = self
-            .events
-            .iter()
-            .filter(|event| now.saturating_sub(**event) <= WINDOW);
+        let recent = self.events.iter().filter(|event| now.saturating_sub(**event) <= WINDOW);
         let count = recent.clone().count();
         let Some(oldest) = recent.min() else {
             return 0.0;
         };
         let seconds = now.saturating_sub(*oldest).as_secs_f64();
-        if count < 2 || seconds <= 0.0 {
-            0.0
-        } else {
-            (count - 1) as f64 / seconds
-        }
+        if count < 2 || seconds <= 0.0 { 0.0 } else { (count - 1) as f64 / seconds }
     }
 }
 

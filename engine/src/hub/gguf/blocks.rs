@@ -49,17 +49,11 @@ impl TensorType {
 
     /// The type with ggml's `code`; an error that names it if it cannot be imported.
     pub fn from_code(code: u32) -> Result<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|kind| kind.code() == code)
-            .ok_or_else(|| {
-                let known: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
-                bad_import(format!(
-                    "tensor type {} is not supported",
-                    foreign_name(code)
-                ))
+        Self::ALL.into_iter().find(|kind| kind.code() == code).ok_or_else(|| {
+            let known: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
+            bad_import(format!("tensor type {} is not supported", foreign_name(code)))
                 .with_hint(format!("supported types: {}", known.join(", ")))
-            })
+        })
     }
 
     /// ggml's number for the type.
@@ -176,10 +170,7 @@ fn unpack_bf16(block: &[u8], values: &mut Vec<f32>) {
 
 /// The 32 nibbles of 16 bytes: all low halves first, then all high halves.
 fn nibbles(packed: &[u8]) -> impl Iterator<Item = u8> {
-    packed
-        .iter()
-        .map(|byte| byte & 0x0f)
-        .chain(packed.iter().map(|byte| byte >> 4))
+    packed.iter().map(|byte| byte & 0x0f).chain(packed.iter().map(|byte| byte >> 4))
 }
 
 /// 32 five-bit numbers: a nibble each in `low`, the fifth bits in the 4 bytes of `high`.
@@ -215,11 +206,7 @@ fn unpack_q5_1(block: &[u8], values: &mut Vec<f32>) {
 
 fn unpack_q8_0(block: &[u8], values: &mut Vec<f32>) {
     let scale = half_at(block, 0);
-    values.extend(
-        block[2..]
-            .iter()
-            .map(|byte| f32::from(byte.cast_signed()) * scale),
-    );
+    values.extend(block[2..].iter().map(|byte| f32::from(byte.cast_signed()) * scale));
 }
 
 /// The six-bit scale and minimum of group `group` (0 to 7) from the 12 bytes that hold all of them.
@@ -228,10 +215,7 @@ fn scale_and_minimum(packed: &[u8], group: usize) -> (f32, f32) {
         (packed[group] & 0x3f, packed[group + 4] & 0x3f)
     } else {
         let low = packed[group + 4];
-        (
-            (low & 0x0f) | (packed[group - 4] >> 2 & 0x30),
-            (low >> 4) | (packed[group] >> 2 & 0x30),
-        )
+        ((low & 0x0f) | (packed[group - 4] >> 2 & 0x30), (low >> 4) | (packed[group] >> 2 & 0x30))
     };
     (f32::from(scale), f32::from(minimum))
 }
@@ -244,11 +228,7 @@ fn unpack_q4_k(block: &[u8], values: &mut Vec<f32>) {
         let (step, shift) = (scale * group_scale, minimum * group_minimum);
         let packed = &quants[group / 2 * 32..][..32];
         let nibble = group % 2 * 4;
-        values.extend(
-            packed
-                .iter()
-                .map(|byte| step * f32::from(byte >> nibble & 0x0f) - shift),
-        );
+        values.extend(packed.iter().map(|byte| step * f32::from(byte >> nibble & 0x0f) - shift));
     }
 }
 

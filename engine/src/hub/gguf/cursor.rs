@@ -19,11 +19,7 @@ pub(super) struct Cursor<R> {
 impl<R: Read> Cursor<R> {
     /// A cursor at the start of `reader`, which holds `end` bytes that may be read.
     pub(super) fn new(reader: R, end: u64) -> Self {
-        Self {
-            reader: BufReader::with_capacity(1 << 16, reader),
-            position: 0,
-            end,
-        }
+        Self { reader: BufReader::with_capacity(1 << 16, reader), position: 0, end }
     }
 
     /// Bytes read so far.
@@ -53,9 +49,7 @@ impl<R: Read> Cursor<R> {
     pub(super) fn count(&mut self, item_bytes_min: u64, what: Arguments<'_>) -> Result<usize> {
         let at = self.position;
         let count = self.u64(what)?;
-        let fits = count
-            .checked_mul(item_bytes_min)
-            .is_some_and(|bytes| bytes <= self.left());
+        let fits = count.checked_mul(item_bytes_min).is_some_and(|bytes| bytes <= self.left());
         match usize::try_from(count) {
             Ok(count) if fits => Ok(count),
             _ => Err(self.too_long(what, at, count, "items")),
@@ -66,10 +60,7 @@ impl<R: Read> Cursor<R> {
     pub(super) fn string(&mut self, what: Arguments<'_>) -> Result<String> {
         let at = self.position;
         let length = self.u64(what)?;
-        let Some(length) = usize::try_from(length)
-            .ok()
-            .filter(|_| length <= self.left())
-        else {
+        let Some(length) = usize::try_from(length).ok().filter(|_| length <= self.left()) else {
             return Err(self.too_long(what, at, length, "bytes"));
         };
         let mut bytes = vec![0; length];

@@ -24,10 +24,7 @@ const SLIDING_WINDOW_PATTERN_DEFAULT: u64 = 6;
 const LAYERS_OF_27B: u64 = 62;
 
 pub(super) fn plan(header: &Header) -> Result<ModelPlan> {
-    let keys = Keys {
-        metadata: &header.metadata,
-        architecture: ARCHITECTURE,
-    };
+    let keys = Keys { metadata: &header.metadata, architecture: ARCHITECTURE };
     if let Some(cap) = keys.positive("final_logit_softcapping")? {
         return Err(bad_import(format!(
             "a gemma3 model with its logits capped at {cap} is not supported"
@@ -46,33 +43,18 @@ pub(super) fn plan(header: &Header) -> Result<ModelPlan> {
     let mut config = dimensions.config("Gemma3ForCausalLM", MODEL_TYPE, activation);
     let mut put = |key: &str, value: Value| config.insert(key.to_owned(), value);
     put("rope_local_base_freq", sliding_theta(&keys)?.into());
-    put(
-        "rope_scaling",
-        keys.linear_scaling()?.unwrap_or(Value::Null),
-    );
-    put(
-        "query_pre_attn_scalar",
-        attention_scalar(&dimensions).into(),
-    );
-    put(
-        "sliding_window",
-        keys.size("attention.sliding_window")?.into(),
-    );
+    put("rope_scaling", keys.linear_scaling()?.unwrap_or(Value::Null));
+    put("query_pre_attn_scalar", attention_scalar(&dimensions).into());
+    put("sliding_window", keys.size("attention.sliding_window")?.into());
     put("sliding_window_pattern", pattern.into());
     put("layer_types", layer_types(dimensions.layers, pattern));
     put("attention_bias", false.into());
     put("tie_word_embeddings", tied.into());
-    Ok(ModelPlan {
-        model_type: MODEL_TYPE,
-        config,
-        tensors,
-    })
+    Ok(ModelPlan { model_type: MODEL_TYPE, config, tensors })
 }
 
 fn sliding_theta(keys: &Keys<'_>) -> Result<f64> {
-    Ok(keys
-        .positive("rope.freq_base_swa")?
-        .unwrap_or(ROPE_THETA_SLIDING_DEFAULT))
+    Ok(keys.positive("rope.freq_base_swa")?.unwrap_or(ROPE_THETA_SLIDING_DEFAULT))
 }
 
 fn attention_scalar(dimensions: &Dimensions) -> u64 {
@@ -91,12 +73,7 @@ fn layer_types(layers: u64, pattern: u64) -> Value {
 }
 
 fn weights(dimensions: &Dimensions) -> Vec<LayerTensor> {
-    let Dimensions {
-        hidden,
-        intermediate,
-        head,
-        ..
-    } = *dimensions;
+    let Dimensions { hidden, intermediate, head, .. } = *dimensions;
     let (query, kv) = (dimensions.query_rows(), dimensions.kv_rows());
     let norm = |source, target, size| LayerTensor::new(source, target, &[size]).shifted(NORM_SHIFT);
     vec![
@@ -104,42 +81,14 @@ fn weights(dimensions: &Dimensions) -> Vec<LayerTensor> {
         LayerTensor::new("attn_q.weight", "self_attn.q_proj.weight", &[query, hidden]),
         LayerTensor::new("attn_k.weight", "self_attn.k_proj.weight", &[kv, hidden]),
         LayerTensor::new("attn_v.weight", "self_attn.v_proj.weight", &[kv, hidden]),
-        LayerTensor::new(
-            "attn_output.weight",
-            "self_attn.o_proj.weight",
-            &[hidden, query],
-        ),
+        LayerTensor::new("attn_output.weight", "self_attn.o_proj.weight", &[hidden, query]),
         norm("attn_q_norm.weight", "self_attn.q_norm.weight", head),
         norm("attn_k_norm.weight", "self_attn.k_norm.weight", head),
-        norm(
-            "post_attention_norm.weight",
-            "post_attention_layernorm.weight",
-            hidden,
-        ),
-        norm(
-            "ffn_norm.weight",
-            "pre_feedforward_layernorm.weight",
-            hidden,
-        ),
-        LayerTensor::new(
-            "ffn_gate.weight",
-            "mlp.gate_proj.weight",
-            &[intermediate, hidden],
-        ),
-        LayerTensor::new(
-            "ffn_up.weight",
-            "mlp.up_proj.weight",
-            &[intermediate, hidden],
-        ),
-        LayerTensor::new(
-            "ffn_down.weight",
-            "mlp.down_proj.weight",
-            &[hidden, intermediate],
-        ),
-        norm(
-            "post_ffw_norm.weight",
-            "post_feedforward_layernorm.weight",
-            hidden,
-        ),
+        norm("post_attention_norm.weight", "post_attention_layernorm.weight", hidden),
+        norm("ffn_norm.weight", "pre_feedforward_layernorm.weight", hidden),
+        LayerTensor::new("ffn_gate.weight", "mlp.gate_proj.weight", &[intermediate, hidden]),
+        LayerTensor::new("ffn_up.weight", "mlp.up_proj.weight", &[intermediate, hidden]),
+        LayerTensor::new("ffn_down.weight", "mlp.down_proj.weight", &[hidden, intermediate]),
+        norm("post_ffw_norm.weight", "post_feedforward_layernorm.weight", hidden),
     ]
 }

@@ -18,18 +18,11 @@ pub(super) const ARCHITECTURE: &str = "llama";
 const ROPE_THETA_DEFAULT: f64 = 10_000.0;
 
 pub(super) fn plan(header: &Header, rope_factors: Option<&[f32]>) -> Result<ModelPlan> {
-    let keys = Keys {
-        metadata: &header.metadata,
-        architecture: ARCHITECTURE,
-    };
-    if let Some(experts) = keys
-        .metadata
-        .count(&keys.key("expert_count"))?
-        .filter(|count| *count > 0)
+    let keys = Keys { metadata: &header.metadata, architecture: ARCHITECTURE };
+    if let Some(experts) =
+        keys.metadata.count(&keys.key("expert_count"))?.filter(|count| *count > 0)
     {
-        return Err(bad_import(format!(
-            "a llama model with {experts} experts is not supported"
-        )));
+        return Err(bad_import(format!("a llama model with {experts} experts is not supported")));
     }
     let dimensions = Dimensions::read(header, ARCHITECTURE, ROPE_THETA_DEFAULT)?;
     let scaling = rope_scaling(&keys, &dimensions, rope_factors)?;
@@ -52,21 +45,11 @@ pub(super) fn plan(header: &Header, rope_factors: Option<&[f32]>) -> Result<Mode
     config.insert("attention_bias".to_owned(), attention_bias.into());
     config.insert("mlp_bias".to_owned(), mlp_bias.into());
     config.insert("tie_word_embeddings".to_owned(), tied.into());
-    Ok(ModelPlan {
-        model_type: ARCHITECTURE,
-        config,
-        tensors,
-    })
+    Ok(ModelPlan { model_type: ARCHITECTURE, config, tensors })
 }
 
 fn weights(dimensions: &Dimensions) -> Vec<LayerTensor> {
-    let Dimensions {
-        hidden,
-        intermediate,
-        heads,
-        kv_heads,
-        ..
-    } = *dimensions;
+    let Dimensions { hidden, intermediate, heads, kv_heads, .. } = *dimensions;
     let (query, kv) = (dimensions.query_rows(), dimensions.kv_rows());
     vec![
         LayerTensor::new("attn_norm.weight", "input_layernorm.weight", &[hidden]),
@@ -75,41 +58,16 @@ fn weights(dimensions: &Dimensions) -> Vec<LayerTensor> {
         LayerTensor::new("attn_k.weight", "self_attn.k_proj.weight", &[kv, hidden])
             .half_split(kv_heads),
         LayerTensor::new("attn_v.weight", "self_attn.v_proj.weight", &[kv, hidden]),
-        LayerTensor::new(
-            "attn_output.weight",
-            "self_attn.o_proj.weight",
-            &[hidden, query],
-        ),
-        LayerTensor::new(
-            "ffn_norm.weight",
-            "post_attention_layernorm.weight",
-            &[hidden],
-        ),
-        LayerTensor::new(
-            "ffn_gate.weight",
-            "mlp.gate_proj.weight",
-            &[intermediate, hidden],
-        ),
-        LayerTensor::new(
-            "ffn_up.weight",
-            "mlp.up_proj.weight",
-            &[intermediate, hidden],
-        ),
-        LayerTensor::new(
-            "ffn_down.weight",
-            "mlp.down_proj.weight",
-            &[hidden, intermediate],
-        ),
+        LayerTensor::new("attn_output.weight", "self_attn.o_proj.weight", &[hidden, query]),
+        LayerTensor::new("ffn_norm.weight", "post_attention_layernorm.weight", &[hidden]),
+        LayerTensor::new("ffn_gate.weight", "mlp.gate_proj.weight", &[intermediate, hidden]),
+        LayerTensor::new("ffn_up.weight", "mlp.up_proj.weight", &[intermediate, hidden]),
+        LayerTensor::new("ffn_down.weight", "mlp.down_proj.weight", &[hidden, intermediate]),
     ]
 }
 
 fn attention_biases(dimensions: &Dimensions) -> Vec<LayerTensor> {
-    let Dimensions {
-        hidden,
-        heads,
-        kv_heads,
-        ..
-    } = *dimensions;
+    let Dimensions { hidden, heads, kv_heads, .. } = *dimensions;
     let (query, kv) = (dimensions.query_rows(), dimensions.kv_rows());
     vec![
         LayerTensor::new("attn_q.bias", "self_attn.q_proj.bias", &[query]).half_split(heads),
@@ -120,11 +78,7 @@ fn attention_biases(dimensions: &Dimensions) -> Vec<LayerTensor> {
 }
 
 fn mlp_biases(dimensions: &Dimensions) -> Vec<LayerTensor> {
-    let Dimensions {
-        hidden,
-        intermediate,
-        ..
-    } = *dimensions;
+    let Dimensions { hidden, intermediate, .. } = *dimensions;
     vec![
         LayerTensor::new("ffn_gate.bias", "mlp.gate_proj.bias", &[intermediate]),
         LayerTensor::new("ffn_up.bias", "mlp.up_proj.bias", &[intermediate]),

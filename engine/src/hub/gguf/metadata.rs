@@ -66,10 +66,9 @@ impl Metadata {
                 place.insert(value);
                 Ok(())
             }
-            Entry::Occupied(place) => Err(bad_import(format!(
-                "metadata key `{}` occurs twice",
-                place.key()
-            ))),
+            Entry::Occupied(place) => {
+                Err(bad_import(format!("metadata key `{}` occurs twice", place.key())))
+            }
         }
     }
 
@@ -96,14 +95,10 @@ impl Metadata {
 
     /// A count or an id: an integer in the range of `u32`, which is what the format's writers use.
     pub fn count(&self, key: &str) -> Result<Option<u64>> {
-        self.typed(
-            key,
-            "an integer from 0 to 4294967295",
-            |value| match value {
-                Value::Integer(number) => u32::try_from(*number).ok().map(u64::from),
-                _ => None,
-            },
-        )
+        self.typed(key, "an integer from 0 to 4294967295", |value| match value {
+            Value::Integer(number) => u32::try_from(*number).ok().map(u64::from),
+            _ => None,
+        })
     }
 
     /// A finite number above zero.

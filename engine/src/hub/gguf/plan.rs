@@ -74,13 +74,9 @@ pub fn plan(header: &Header, rope_factors: Option<&[f32]>) -> Result<ModelPlan> 
     match required(header.metadata.string(key)?, key)? {
         llama::ARCHITECTURE => llama::plan(header, rope_factors),
         gemma3::ARCHITECTURE => gemma3::plan(header),
-        other => Err(
-            bad_import(format!("architecture `{other}` is not supported")).with_hint(format!(
-                "supported architectures: {}, {}",
-                llama::ARCHITECTURE,
-                gemma3::ARCHITECTURE
-            )),
-        ),
+        other => Err(bad_import(format!("architecture `{other}` is not supported")).with_hint(
+            format!("supported architectures: {}, {}", llama::ARCHITECTURE, gemma3::ARCHITECTURE),
+        )),
     }
 }
 
@@ -101,10 +97,7 @@ pub(super) struct Dimensions {
 
 impl Dimensions {
     pub(super) fn read(header: &Header, architecture: &str, rope_theta: f64) -> Result<Self> {
-        let keys = Keys {
-            metadata: &header.metadata,
-            architecture,
-        };
+        let keys = Keys { metadata: &header.metadata, architecture };
         let hidden = keys.size("embedding_length")?;
         let heads = keys.size("attention.head_count")?;
         let dimensions = Self {
@@ -112,12 +105,8 @@ impl Dimensions {
             hidden,
             intermediate: keys.size("feed_forward_length")?,
             heads,
-            kv_heads: keys
-                .optional_size("attention.head_count_kv")?
-                .unwrap_or(heads),
-            head: keys
-                .optional_size("attention.key_length")?
-                .unwrap_or(hidden / heads),
+            kv_heads: keys.optional_size("attention.head_count_kv")?.unwrap_or(heads),
+            head: keys.optional_size("attention.key_length")?.unwrap_or(hidden / heads),
             vocabulary: vocabulary(header)?,
             context: keys.size("context_length")?,
             norm_epsilon: keys.required_positive("attention.layer_norm_rms_epsilon")?,
@@ -204,10 +193,7 @@ impl Dimensions {
 const EMBEDDING: &str = "token_embd.weight";
 
 fn vocabulary(header: &Header) -> Result<u64> {
-    let embedding = header
-        .tensors
-        .iter()
-        .find(|tensor| tensor.name == EMBEDDING);
+    let embedding = header.tensors.iter().find(|tensor| tensor.name == EMBEDDING);
     embedding
         .map(|tensor| tensor.shape[0])
         .ok_or_else(|| bad_import(format!("tensor `{EMBEDDING}` is missing")))
@@ -228,9 +214,7 @@ impl Keys<'_> {
     pub(super) fn optional_size(&self, name: &str) -> Result<Option<u64>> {
         let key = self.key(name);
         match self.metadata.count(&key)? {
-            Some(0) => Err(bad_import(format!(
-                "metadata `{key}` must be at least 1, found 0"
-            ))),
+            Some(0) => Err(bad_import(format!("metadata `{key}` must be at least 1, found 0"))),
             size => Ok(size),
         }
     }
@@ -279,20 +263,11 @@ pub(super) struct LayerTensor {
 
 impl LayerTensor {
     pub(super) fn new(source: &'static str, target: &'static str, shape: &[u64]) -> Self {
-        Self {
-            source,
-            target,
-            shape: shape.to_vec(),
-            row_order: RowOrder::AsStored,
-            shift: 0.0,
-        }
+        Self { source, target, shape: shape.to_vec(), row_order: RowOrder::AsStored, shift: 0.0 }
     }
 
     pub(super) fn half_split(self, heads: u64) -> Self {
-        Self {
-            row_order: RowOrder::HalfSplit { heads },
-            ..self
-        }
+        Self { row_order: RowOrder::HalfSplit { heads }, ..self }
     }
 
     pub(super) fn shifted(self, shift: f32) -> Self {
@@ -309,15 +284,9 @@ pub(super) struct Claims<'a> {
 
 impl<'a> Claims<'a> {
     pub(super) fn new(header: &'a Header) -> Self {
-        let unclaimed = header
-            .tensors
-            .iter()
-            .map(|tensor| (tensor.name.as_str(), tensor))
-            .collect();
-        Self {
-            unclaimed,
-            planned: Vec::with_capacity(header.tensors.len()),
-        }
+        let unclaimed =
+            header.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+        Self { unclaimed, planned: Vec::with_capacity(header.tensors.len()) }
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
@@ -350,13 +319,7 @@ impl<'a> Claims<'a> {
             for tensor in layer_tensors {
                 let source = format!("blk.{layer}.{}", tensor.source);
                 let target = format!("model.layers.{layer}.{}", tensor.target);
-                self.plan(
-                    &source,
-                    target,
-                    &tensor.shape,
-                    tensor.row_order,
-                    tensor.shift,
-                )?;
+                self.plan(&source, target, &tensor.shape, tensor.row_order, tensor.shift)?;
             }
         }
         Ok(())
@@ -367,12 +330,7 @@ impl<'a> Claims<'a> {
     pub(super) fn claim_ends(&mut self, dimensions: &Dimensions, norm_shift: f32) -> Result<bool> {
         let matrix = [dimensions.vocabulary, dimensions.hidden];
         self.claim(EMBEDDING, "model.embed_tokens.weight", &matrix, 0.0)?;
-        self.claim(
-            "output_norm.weight",
-            "model.norm.weight",
-            &[dimensions.hidden],
-            norm_shift,
-        )?;
+        self.claim("output_norm.weight", "model.norm.weight", &[dimensions.hidden], norm_shift)?;
         let tied = !self.has("output.weight");
         if !tied {
             self.claim("output.weight", "lm_head.weight", &matrix, 0.0)?;
@@ -407,12 +365,7 @@ impl<'a> Claims<'a> {
                 info.shape
             )));
         }
-        self.planned.push(TensorPlan {
-            name,
-            source: info.clone(),
-            row_order,
-            shift,
-        });
+        self.planned.push(TensorPlan { name, source: info.clone(), row_order, shift });
         Ok(())
     }
 }

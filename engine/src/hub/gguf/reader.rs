@@ -80,18 +80,14 @@ pub fn read_header(reader: impl Read, file_bytes: u64) -> Result<Header> {
 fn read_version(cursor: &mut Cursor<impl Read>) -> Result<()> {
     let magic: [u8; 4] = cursor.bytes(format_args!("the magic number"))?;
     if magic != MAGIC {
-        return Err(bad_import(format!(
-            "not a GGUF file: it starts with {magic:02x?}"
-        )));
+        return Err(bad_import(format!("not a GGUF file: it starts with {magic:02x?}")));
     }
     match cursor.u32(format_args!("the version"))? {
         2 | 3 => Ok(()),
         swapped @ (0x0200_0000 | 0x0300_0000) => Err(bad_import(format!(
             "the file is big-endian (version reads as {swapped:#010x}); only little-endian files are supported"
         ))),
-        other => Err(bad_import(format!(
-            "GGUF version {other} is not supported (2 and 3 are)"
-        ))),
+        other => Err(bad_import(format!("GGUF version {other} is not supported (2 and 3 are)"))),
     }
 }
 
@@ -146,9 +142,7 @@ fn read_boolean(cursor: &mut Cursor<impl Read>, what: Arguments<'_>) -> Result<b
     match cursor.bytes(what)? {
         [0] => Ok(false),
         [1] => Ok(true),
-        [other] => Err(bad_import(format!(
-            "{what} must be a boolean, found byte {other}"
-        ))),
+        [other] => Err(bad_import(format!("{what} must be a boolean, found byte {other}"))),
     }
 }
 
@@ -161,9 +155,7 @@ fn read_array(cursor: &mut Cursor<impl Read>, what: Arguments<'_>, depth: u32) -
         kind::U64 | kind::I64 | kind::F64 | kind::STRING => 8,
         kind::ARRAY => 12,
         other => {
-            return Err(bad_import(format!(
-                "{what} has items of unknown type {other}"
-            )));
+            return Err(bad_import(format!("{what} has items of unknown type {other}")));
         }
     };
     let count = cursor.count(item_bytes_min, what)?;
@@ -231,21 +223,13 @@ fn read_tensor_info(cursor: &mut Cursor<impl Read>, index: usize) -> Result<Tens
         .map_err(|error| error.while_doing(format_args!("tensor `{name}` cannot be read")))?;
     let offset = cursor.u64(format_args!("the offset of tensor `{name}`"))?;
     let bytes = packed_bytes(&name, &shape, kind)?;
-    Ok(TensorInfo {
-        name,
-        shape,
-        kind,
-        offset,
-        bytes,
-    })
+    Ok(TensorInfo { name, shape, kind, offset, bytes })
 }
 
 fn packed_bytes(name: &str, shape: &[u64], kind: TensorType) -> Result<u64> {
     let row_values = shape.last().copied().unwrap_or(0);
     if shape.contains(&0) {
-        return Err(bad_import(format!(
-            "tensor `{name}` has an empty dimension: {shape:?}"
-        )));
+        return Err(bad_import(format!("tensor `{name}` has an empty dimension: {shape:?}")));
     }
     if !row_values.is_multiple_of(kind.block_values()) {
         return Err(bad_import(format!(
@@ -262,9 +246,7 @@ fn packed_bytes(name: &str, shape: &[u64], kind: TensorType) -> Result<u64> {
 }
 
 fn alignment(metadata: &Metadata) -> Result<u64> {
-    let bytes = metadata
-        .count("general.alignment")?
-        .unwrap_or(ALIGNMENT_BYTES_DEFAULT);
+    let bytes = metadata.count("general.alignment")?.unwrap_or(ALIGNMENT_BYTES_DEFAULT);
     if bytes.is_power_of_two() && bytes <= ALIGNMENT_BYTES_MAX {
         return Ok(bytes);
     }
@@ -286,12 +268,7 @@ fn place_tensors(
 ) -> Result<()> {
     let mut names = HashSet::with_capacity(tensors.len());
     for tensor in tensors.iter_mut() {
-        let TensorInfo {
-            name,
-            offset,
-            bytes,
-            ..
-        } = tensor;
+        let TensorInfo { name, offset, bytes, .. } = tensor;
         if !offset.is_multiple_of(alignment) {
             return Err(bad_import(format!(
                 "tensor `{name}` starts at offset {offset}, which is not a multiple of {alignment}"

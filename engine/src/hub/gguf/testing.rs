@@ -22,12 +22,7 @@ struct StoredTensor {
 
 impl GgufFile {
     pub(crate) fn new() -> Self {
-        Self {
-            version: 3,
-            alignment: 32,
-            pairs: Vec::new(),
-            tensors: Vec::new(),
-        }
+        Self { version: 3, alignment: 32, pairs: Vec::new(), tensors: Vec::new() }
     }
 
     /// Adds a pair with a value type and value of any bytes.
@@ -56,26 +51,17 @@ impl GgufFile {
     }
 
     pub(crate) fn strings(self, key: &str, values: &[&str]) -> Self {
-        let items = values
-            .iter()
-            .flat_map(|value| sized(value.as_bytes()))
-            .collect::<Vec<u8>>();
+        let items = values.iter().flat_map(|value| sized(value.as_bytes())).collect::<Vec<u8>>();
         self.array(key, 8, values.len(), &items)
     }
 
     pub(crate) fn i32s(self, key: &str, values: &[i32]) -> Self {
-        let items = values
-            .iter()
-            .flat_map(|value| value.to_le_bytes())
-            .collect::<Vec<u8>>();
+        let items = values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
         self.array(key, 5, values.len(), &items)
     }
 
     pub(crate) fn f32s(self, key: &str, values: &[f32]) -> Self {
-        let items = values
-            .iter()
-            .flat_map(|value| value.to_le_bytes())
-            .collect::<Vec<u8>>();
+        let items = values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
         self.array(key, 6, values.len(), &items)
     }
 
@@ -91,10 +77,7 @@ impl GgufFile {
 
     /// Adds an F32 tensor of `values`.
     pub(crate) fn floats(self, name: &str, shape: &[u64], values: &[f32]) -> Self {
-        let packed: Vec<u8> = values
-            .iter()
-            .flat_map(|value| value.to_le_bytes())
-            .collect();
+        let packed: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.tensor(name, shape, TensorType::F32, &packed)
     }
 
@@ -108,13 +91,7 @@ impl GgufFile {
         packed: &[u8],
     ) -> Self {
         let (name, shape, packed) = (name.to_owned(), shape.to_vec(), packed.to_vec());
-        self.tensors.push(StoredTensor {
-            name,
-            shape,
-            code,
-            offset,
-            packed,
-        });
+        self.tensors.push(StoredTensor { name, shape, code, offset, packed });
         self
     }
 
@@ -136,13 +113,7 @@ impl GgufFile {
             data.resize(data.len().next_multiple_of(self.alignment), 0);
             file.extend(sized(tensor.name.as_bytes()));
             file.extend((tensor.shape.len() as u32).to_le_bytes());
-            file.extend(
-                tensor
-                    .shape
-                    .iter()
-                    .rev()
-                    .flat_map(|size| size.to_le_bytes()),
-            );
+            file.extend(tensor.shape.iter().rev().flat_map(|size| size.to_le_bytes()));
             file.extend(tensor.code.to_le_bytes());
             file.extend(tensor.offset.unwrap_or(data.len() as u64).to_le_bytes());
             data.extend(&tensor.packed);
@@ -159,9 +130,8 @@ fn sized(bytes: &[u8]) -> Vec<u8> {
 
 /// The value of element `index` of the tensor called `name`: small, exact in bf16, and telling.
 pub(crate) fn telling_value(name: &str, index: u64) -> f32 {
-    let salt = name.bytes().fold(7u64, |salt, byte| {
-        salt.wrapping_mul(31).wrapping_add(byte.into())
-    });
+    let salt =
+        name.bytes().fold(7u64, |salt, byte| salt.wrapping_mul(31).wrapping_add(byte.into()));
     ((salt.wrapping_add(index * 5) % 127) as f32 - 63.0) / 64.0
 }
 
@@ -232,10 +202,7 @@ pub(crate) fn tiny_llama() -> GgufFile {
         .string("tokenizer.ggml.pre", "gpt-2")
         .strings("tokenizer.ggml.merges", &["a b"])
         .string("tokenizer.chat_template", "{{ messages }}");
-    tiny_weights(
-        file,
-        &[("attn_norm", tiny::HIDDEN), ("ffn_norm", tiny::HIDDEN)],
-    )
+    tiny_weights(file, &[("attn_norm", tiny::HIDDEN), ("ffn_norm", tiny::HIDDEN)])
 }
 
 /// A complete gemma3 model with a SentencePiece tokenizer.
@@ -243,10 +210,7 @@ pub(crate) fn tiny_gemma() -> GgufFile {
     let file = tiny_sizes("gemma3")
         .u32("gemma3.attention.sliding_window", 16)
         .string("tokenizer.ggml.model", "llama")
-        .f32s(
-            "tokenizer.ggml.scores",
-            &[0.0, 0.0, 0.0, -2.0, -3.0, -4.0, -1.0, -5.0],
-        )
+        .f32s("tokenizer.ggml.scores", &[0.0, 0.0, 0.0, -2.0, -3.0, -4.0, -1.0, -5.0])
         .boolean("tokenizer.ggml.add_space_prefix", false);
     let norms = [
         ("attn_norm", tiny::HIDDEN),

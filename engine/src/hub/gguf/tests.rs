@@ -46,10 +46,7 @@ fn every_block_type_unpacks_to_the_bits_of_the_reference() {
             values.len() as u64,
             packed.len() as u64 / kind.block_bytes() * kind.block_values()
         );
-        let bytes: Vec<u8> = values
-            .iter()
-            .flat_map(|value| value.to_le_bytes())
-            .collect();
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         assert!(bytes == expected, "{kind}");
     }
 }
@@ -75,17 +72,9 @@ fn a_header_keeps_values_names_shapes_and_places() {
         assert_eq!(header.metadata.get("float"), Some(&Value::Float(1e-5)));
         assert_eq!(header.metadata.boolean("flag").unwrap(), Some(true));
         assert_eq!(header.metadata.get("signed"), Some(&Value::Integer(-3)));
-        assert_eq!(
-            header.metadata.strings("list").unwrap().unwrap(),
-            ["a", "b"]
-        );
-        assert_eq!(
-            header.metadata.get("kinds"),
-            Some(&Value::Array(Array::Integers(vec![1, -1])))
-        );
-        let [first, second] = header.tensors.as_slice() else {
-            panic!("two tensors")
-        };
+        assert_eq!(header.metadata.strings("list").unwrap().unwrap(), ["a", "b"]);
+        assert_eq!(header.metadata.get("kinds"), Some(&Value::Array(Array::Integers(vec![1, -1]))));
+        let [first, second] = header.tensors.as_slice() else { panic!("two tensors") };
         assert_eq!((first.name.as_str(), first.bytes), ("first", 4));
         assert_eq!((second.shape.as_slice(), second.bytes), (&[2, 32][..], 68));
         assert_eq!(second.offset, first.offset + u64::from(alignment));
@@ -95,17 +84,10 @@ fn a_header_keeps_values_names_shapes_and_places() {
 
 #[test]
 fn a_value_of_another_type_is_an_error_that_names_key_and_value() {
-    let bytes = GgufFile::new()
-        .f32("n", 0.5)
-        .boolean("b", true)
-        .raw("big", 10, &[0xff; 8])
-        .build();
+    let bytes = GgufFile::new().f32("n", 0.5).boolean("b", true).raw("big", 10, &[0xff; 8]).build();
     let metadata = read(&bytes).unwrap().metadata;
     let message = metadata.count("n").unwrap_err().to_string();
-    assert!(
-        message.contains("`n`") && message.contains("0.5"),
-        "{message}"
-    );
+    assert!(message.contains("`n`") && message.contains("0.5"), "{message}");
     let message = metadata.count("big").unwrap_err().to_string();
     assert!(message.contains("18446744073709551615"), "{message}");
     assert!(metadata.string("b").is_err());
@@ -123,22 +105,13 @@ fn a_file_of_another_format_or_version_is_refused() {
 #[test]
 fn a_count_or_length_beyond_the_file_is_refused() {
     let counts = |tensors: u64, pairs: u64| {
-        [
-            &b"GGUF\x03\0\0\0"[..],
-            &tensors.to_le_bytes(),
-            &pairs.to_le_bytes(),
-            &[0; 64],
-        ]
-        .concat()
+        [&b"GGUF\x03\0\0\0"[..], &tensors.to_le_bytes(), &pairs.to_le_bytes(), &[0; 64]].concat()
     };
     check_unreadable(&counts(u64::MAX, 0), "the tensor count");
     check_unreadable(&counts(0, u64::MAX), "the metadata count");
     check_unreadable(&counts(3, 0), "claims 3 items");
     let pair = |kind, value: &[u8]| GgufFile::new().raw("k", kind, value).build();
-    check_unreadable(
-        &pair(8, &u64::MAX.to_le_bytes()),
-        "claims 18446744073709551615 bytes",
-    );
+    check_unreadable(&pair(8, &u64::MAX.to_le_bytes()), "claims 18446744073709551615 bytes");
     for item_kind in [0u32, 5, 6, 8, 9, 12] {
         let array = [&item_kind.to_le_bytes()[..], &(u64::MAX / 2).to_le_bytes()].concat();
         check_unreadable(&pair(9, &array), "metadata `k`");
@@ -151,14 +124,9 @@ fn a_malformed_value_is_refused() {
     check_unreadable(&pair(7, &[2]), "boolean");
     check_unreadable(&pair(13, &[0; 8]), "unknown value type 13");
     check_unreadable(&pair(8, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff]), "not UTF-8");
-    let nested: Vec<u8> = [9u32.to_le_bytes().as_slice(), &1u64.to_le_bytes()]
-        .concat()
-        .repeat(40);
+    let nested: Vec<u8> = [9u32.to_le_bytes().as_slice(), &1u64.to_le_bytes()].concat().repeat(40);
     check_unreadable(&pair(9, &nested), "too deeply");
-    check_unreadable(
-        &GgufFile::new().u32("k", 1).u32("k", 2).build(),
-        "`k` occurs twice",
-    );
+    check_unreadable(&GgufFile::new().u32("k", 1).u32("k", 2).build(), "`k` occurs twice");
     for alignment in [0, 3, 1 << 30] {
         let file = GgufFile::new().u32("general.alignment", alignment);
         check_unreadable(&file.build(), "general.alignment");
@@ -168,9 +136,7 @@ fn a_malformed_value_is_refused() {
 #[test]
 fn a_malformed_tensor_is_refused() {
     let tensor = |shape: &[u64], code, offset| {
-        GgufFile::new()
-            .raw_tensor("t", shape, code, offset, &[0; 64])
-            .build()
+        GgufFile::new().raw_tensor("t", shape, code, offset, &[0; 64]).build()
     };
     check_unreadable(&tensor(&[], 0, None), "0 dimensions");
     check_unreadable(&tensor(&[1; 5], 0, None), "5 dimensions");
@@ -183,13 +149,15 @@ fn a_malformed_tensor_is_refused() {
     check_unreadable(&tensor(&[4], 0, Some(8)), "not a multiple of 32");
     check_unreadable(&tensor(&[4], 0, Some(u64::MAX - 31)), "past the end");
     check_unreadable(&tensor(&[17], 0, None), "past the end");
-    let twice = GgufFile::new()
-        .floats("t", &[1], &[0.0])
-        .floats("t", &[1], &[0.0]);
+    let twice = GgufFile::new().floats("t", &[1], &[0.0]).floats("t", &[1], &[0.0]);
     check_unreadable(&twice.build(), "`t` occurs twice");
-    let overlapping = GgufFile::new()
-        .raw_tensor("first", &[16], 0, Some(0), &[0; 64])
-        .raw_tensor("second", &[8], 0, Some(32), &[]);
+    let overlapping = GgufFile::new().raw_tensor("first", &[16], 0, Some(0), &[0; 64]).raw_tensor(
+        "second",
+        &[8],
+        0,
+        Some(32),
+        &[],
+    );
     check_unreadable(&overlapping.build(), "overlap");
 }
 
@@ -250,30 +218,17 @@ proptest! {
 
 #[test]
 fn an_unknown_architecture_is_refused_with_the_known_ones() {
-    check_unplanned(
-        &GgufFile::new().string("general.architecture", "rwkv6"),
-        "`rwkv6`",
-    );
-    check_unplanned(
-        &GgufFile::new().string("general.architecture", "rwkv6"),
-        "llama, gemma3",
-    );
+    check_unplanned(&GgufFile::new().string("general.architecture", "rwkv6"), "`rwkv6`");
+    check_unplanned(&GgufFile::new().string("general.architecture", "rwkv6"), "llama, gemma3");
     check_unplanned(&GgufFile::new(), "`general.architecture` is missing");
 }
 
 #[test]
 fn a_missing_surplus_or_misshapen_tensor_is_refused_by_name() {
-    for name in [
-        "token_embd.weight",
-        "blk.1.ffn_up.weight",
-        "output_norm.weight",
-    ] {
+    for name in ["token_embd.weight", "blk.1.ffn_up.weight", "output_norm.weight"] {
         check_unplanned(&tiny_llama().without_tensor(name), name);
     }
-    check_unplanned(
-        &tiny_llama().floats("blk.0.extra", &[1], &[0.0]),
-        "`blk.0.extra`",
-    );
+    check_unplanned(&tiny_llama().floats("blk.0.extra", &[1], &[0.0]), "`blk.0.extra`");
     check_unplanned(
         &tiny_llama().floats("blk.2.attn_norm.weight", &[1], &[0.0]),
         "`blk.2.attn_norm.weight`",
@@ -290,23 +245,11 @@ fn a_missing_surplus_or_misshapen_tensor_is_refused_by_name() {
 
 #[test]
 fn sizes_that_contradict_each_other_are_refused() {
-    check_unplanned(
-        &tiny_llama().u32("llama.vocab_size", 9),
-        "`llama.vocab_size` is 9",
-    );
-    check_unplanned(
-        &tiny_llama().u32("llama.attention.value_length", 2),
-        "value_length",
-    );
-    check_unplanned(
-        &tiny_llama().u32("llama.rope.dimension_count", 2),
-        "dimension_count",
-    );
+    check_unplanned(&tiny_llama().u32("llama.vocab_size", 9), "`llama.vocab_size` is 9");
+    check_unplanned(&tiny_llama().u32("llama.attention.value_length", 2), "value_length");
+    check_unplanned(&tiny_llama().u32("llama.rope.dimension_count", 2), "dimension_count");
     check_unplanned(&tiny_llama().u32("llama.expert_count", 8), "8 experts");
-    check_unplanned(
-        &tiny_gemma().f32("gemma3.final_logit_softcapping", 30.0),
-        "capped at 30",
-    );
+    check_unplanned(&tiny_gemma().f32("gemma3.final_logit_softcapping", 30.0), "capped at 30");
     let sizes = |layers: u32, heads: u32, kv_heads: u32| {
         GgufFile::new()
             .string("general.architecture", "llama")
@@ -329,17 +272,12 @@ fn sizes_that_contradict_each_other_are_refused() {
 #[test]
 fn linear_rope_scaling_is_kept_and_others_are_refused_by_name() {
     let scaled = |kind: &str| {
-        tiny_gemma()
-            .string("gemma3.rope.scaling.type", kind)
-            .f32("gemma3.rope.scaling.factor", 8.0)
+        tiny_gemma().string("gemma3.rope.scaling.type", kind).f32("gemma3.rope.scaling.factor", 8.0)
     };
     let config = plan_of(&scaled("linear")).unwrap().config;
     assert_eq!(config["rope_scaling"]["type"], "linear");
     assert_eq!(config["rope_scaling"]["factor"], 8.0);
-    assert_eq!(
-        plan_of(&scaled("none")).unwrap().config["rope_scaling"],
-        Json::Null
-    );
+    assert_eq!(plan_of(&scaled("none")).unwrap().config["rope_scaling"], Json::Null);
     check_unplanned(&scaled("yarn"), "`yarn`");
 }
 
@@ -363,19 +301,13 @@ fn header_with_divisors(head: u32, theta: f32, divisors: &[f32]) -> Header {
         let name = format!("blk.0.{name}.weight");
         file = file.floats(&name, &[hidden, hidden], &vec![0.0; width * width]);
     }
-    for (name, shape) in [
-        ("ffn_gate", [1, hidden]),
-        ("ffn_up", [1, hidden]),
-        ("ffn_down", [hidden, 1]),
-    ] {
+    for (name, shape) in
+        [("ffn_gate", [1, hidden]), ("ffn_up", [1, hidden]), ("ffn_down", [hidden, 1])]
+    {
         file = file.floats(&format!("blk.0.{name}.weight"), &shape, &vec![0.0; width]);
     }
     for name in ["attn_norm", "ffn_norm"] {
-        file = file.floats(
-            &format!("blk.0.{name}.weight"),
-            &[hidden],
-            &vec![0.0; width],
-        );
+        file = file.floats(&format!("blk.0.{name}.weight"), &[hidden], &vec![0.0; width]);
     }
     read(&file.build()).unwrap()
 }
@@ -417,8 +349,5 @@ fn gemma_layers_alternate_as_the_pattern_says() {
     let file = tiny_gemma().u32("gemma3.attention.sliding_window_pattern", 2);
     let config = plan_of(&file).unwrap().config;
     assert_eq!(config["sliding_window_pattern"], 2);
-    assert_eq!(
-        config["layer_types"],
-        serde_json::json!(["sliding_attention", "full_attention"])
-    );
+    assert_eq!(config["layer_types"], serde_json::json!(["sliding_attention", "full_attention"]));
 }

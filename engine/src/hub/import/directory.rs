@@ -27,10 +27,7 @@ pub(super) fn check_replaceable(out: &Path) -> Result<()> {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => {
-            return Err(io_error(
-                &error,
-                format_args!("failed to look at `{}`", out.display()),
-            ));
+            return Err(io_error(&error, format_args!("failed to look at `{}`", out.display())));
         }
     };
     if !metadata.is_dir() {
@@ -41,21 +38,15 @@ pub(super) fn check_replaceable(out: &Path) -> Result<()> {
     match foreign {
         None if entries.is_empty() => Ok(()),
         None if entries.iter().any(|name| name == MARKER_FILE) => Ok(()),
-        None => Err(taken(
-            out,
-            &format!("has no `{MARKER_FILE}`, so it is no import"),
-        )),
+        None => Err(taken(out, &format!("has no `{MARKER_FILE}`, so it is no import"))),
         Some(name) => Err(taken(out, &format!("has `{name}`, which no import writes"))),
     }
 }
 
 fn taken(out: &Path, why: &str) -> Error {
-    Error::new(
-        Code::InvalidRequest,
-        format!("`{}` {why}; it is not overwritten", out.display()),
-    )
-    .with_param("out")
-    .with_hint("choose another output directory, or remove this one")
+    Error::new(Code::InvalidRequest, format!("`{}` {why}; it is not overwritten", out.display()))
+        .with_param("out")
+        .with_hint("choose another output directory, or remove this one")
 }
 
 fn entries(directory: &Path) -> Result<Vec<String>> {
@@ -85,16 +76,8 @@ impl Staging {
         let partial = sibling(out, "partial")?;
         fs::create_dir_all(&partial).map_err(|error| cannot("create", &partial, &error))?;
         let lock = lock(&partial)?;
-        let staging = Self {
-            out: out.to_owned(),
-            partial,
-            lock,
-            committed: false,
-        };
-        for name in entries(&staging.partial)?
-            .iter()
-            .filter(|name| *name != LOCK_FILE)
-        {
+        let staging = Self { out: out.to_owned(), partial, lock, committed: false };
+        for name in entries(&staging.partial)?.iter().filter(|name| *name != LOCK_FILE) {
             let path = staging.path(name);
             fs::remove_file(&path).map_err(|error| cannot("remove", &path, &error))?;
         }
@@ -170,11 +153,10 @@ fn lock(partial: &Path) -> Result<File> {
     let file = File::create(&path).map_err(|error| cannot("create", &path, &error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Error::new(
-            Code::Io,
-            format!("another import is writing `{}`", partial.display()),
-        )
-        .with_hint("wait for it to end")),
+        Err(TryLockError::WouldBlock) => {
+            Err(Error::new(Code::Io, format!("another import is writing `{}`", partial.display()))
+                .with_hint("wait for it to end"))
+        }
         Err(TryLockError::Error(error)) => Err(cannot("lock", &path, &error)),
     }
 }
@@ -203,11 +185,7 @@ fn rename(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).map_err(|error| {
         io_error(
             &error,
-            format_args!(
-                "failed to rename `{}` to `{}`",
-                from.display(),
-                to.display()
-            ),
+            format_args!("failed to rename `{}` to `{}`", from.display(), to.display()),
         )
     })
 }

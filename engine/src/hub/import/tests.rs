@@ -29,20 +29,12 @@ impl Place {
     }
 
     fn import(&self, dtype: WeightDtype) -> Result<Imported> {
-        import(
-            &self.root.path().join("model.gguf"),
-            &self.out(),
-            dtype,
-            &mut |_| (),
-        )
+        import(&self.root.path().join("model.gguf"), &self.out(), dtype, &mut |_| ())
     }
 
     /// What is there beside the GGUF file.
     fn left(&self) -> BTreeSet<String> {
-        names(self.root.path())
-            .into_iter()
-            .filter(|name| name != "model.gguf")
-            .collect()
+        names(self.root.path()).into_iter().filter(|name| name != "model.gguf").collect()
     }
 
     fn json(&self, name: &str) -> Value {
@@ -61,10 +53,7 @@ fn names(directory: &Path) -> BTreeSet<String> {
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes
-        .chunks_exact(4)
-        .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()))
-        .collect()
+    bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
 }
 
 /// Importing must fail for the reason that `fragment` is part of, and leave nothing.
@@ -81,14 +70,9 @@ fn check_refused(file: &GgufFile, dtype: WeightDtype, fragment: &str) -> Error {
 fn an_import_is_a_complete_model_directory() {
     let place = Place::with(&tiny_llama().build());
     let imported = place.import(WeightDtype::F32).unwrap();
-    let files = [
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        MARKER_FILE,
-    ]
-    .into_iter()
-    .chain(["tokenizer.json", "tokenizer_config.json"]);
+    let files = ["config.json", "generation_config.json", "model.safetensors", MARKER_FILE]
+        .into_iter()
+        .chain(["tokenizer.json", "tokenizer_config.json"]);
     assert_eq!(names(&place.out()), files.map(str::to_owned).collect());
     assert_eq!(place.left(), BTreeSet::from(["out".to_owned()]));
     assert_eq!(imported.directory, place.out());
@@ -128,9 +112,7 @@ fn llama_query_and_key_rows_are_put_in_half_split_order_and_others_stay() {
     let value =
         |name: &str, row: u64, column: u64| telling_value(name, row * tiny::HIDDEN + column);
 
-    let query = weights
-        .tensor("model.layers.1.self_attn.q_proj.weight")
-        .unwrap();
+    let query = weights.tensor("model.layers.1.self_attn.q_proj.weight").unwrap();
     assert_eq!(query.shape(), [8, 8]);
     // Each head of 4 holds the pairs (0, 1) and (2, 3) in the file.
     let stored_rows = [0, 2, 1, 3, 4, 6, 5, 7];
@@ -141,12 +123,9 @@ fn llama_query_and_key_rows_are_put_in_half_split_order_and_others_stay() {
         .collect();
     assert_eq!(floats(query.data()), expected);
 
-    let values = weights
-        .tensor("model.layers.1.self_attn.v_proj.weight")
-        .unwrap();
-    let expected: Vec<f32> = (0..32)
-        .map(|index| telling_value("blk.1.attn_v.weight", index))
-        .collect();
+    let values = weights.tensor("model.layers.1.self_attn.v_proj.weight").unwrap();
+    let expected: Vec<f32> =
+        (0..32).map(|index| telling_value("blk.1.attn_v.weight", index)).collect();
     assert_eq!(floats(values.data()), expected);
     assert!(weights.tensor("lm_head.weight").is_err());
 }
@@ -159,31 +138,16 @@ fn gemma_norms_lose_the_one_that_the_converter_added() {
     let weights = SafeTensors::deserialize(&bytes).unwrap();
     let norms = [
         ("model.norm.weight", "output_norm.weight"),
-        (
-            "model.layers.0.self_attn.q_norm.weight",
-            "blk.0.attn_q_norm.weight",
-        ),
-        (
-            "model.layers.0.post_feedforward_layernorm.weight",
-            "blk.0.post_ffw_norm.weight",
-        ),
+        ("model.layers.0.self_attn.q_norm.weight", "blk.0.attn_q_norm.weight"),
+        ("model.layers.0.post_feedforward_layernorm.weight", "blk.0.post_ffw_norm.weight"),
     ];
     for (target, source) in norms {
         let found = floats(weights.tensor(target).unwrap().data());
         for (index, value) in found.iter().enumerate() {
-            assert_eq!(
-                *value,
-                telling_value(source, index as u64) - 1.0,
-                "{target}"
-            );
+            assert_eq!(*value, telling_value(source, index as u64) - 1.0, "{target}");
         }
     }
-    let query = floats(
-        weights
-            .tensor("model.layers.0.self_attn.q_proj.weight")
-            .unwrap()
-            .data(),
-    );
+    let query = floats(weights.tensor("model.layers.0.self_attn.q_proj.weight").unwrap().data());
     assert_eq!(query[9], telling_value("blk.0.attn_q.weight", 9));
 
     let config = place.json("config.json");
@@ -203,10 +167,7 @@ fn an_untied_head_is_written() {
     place.import(WeightDtype::F32).unwrap();
     let bytes = place.weights();
     let weights = SafeTensors::deserialize(&bytes).unwrap();
-    assert_eq!(
-        floats(weights.tensor("lm_head.weight").unwrap().data()),
-        head
-    );
+    assert_eq!(floats(weights.tensor("lm_head.weight").unwrap().data()), head);
     assert_eq!(place.json("config.json")["tie_word_embeddings"], false);
 }
 
@@ -214,12 +175,7 @@ fn an_untied_head_is_written() {
 fn attention_biases_follow_their_rows() {
     let mut file = tiny_llama();
     for layer in 0..tiny::LAYERS {
-        for (name, size) in [
-            ("attn_q", 8),
-            ("attn_k", 4),
-            ("attn_v", 4),
-            ("attn_output", 8),
-        ] {
+        for (name, size) in [("attn_q", 8), ("attn_k", 4), ("attn_v", 4), ("attn_output", 8)] {
             let values: Vec<f32> = (0..size).map(|index| index as f32).collect();
             file = file.floats(&format!("blk.{layer}.{name}.bias"), &[size], &values);
         }
@@ -228,29 +184,16 @@ fn attention_biases_follow_their_rows() {
     place.import(WeightDtype::F32).unwrap();
     let bytes = place.weights();
     let weights = SafeTensors::deserialize(&bytes).unwrap();
-    let bias = weights
-        .tensor("model.layers.0.self_attn.q_proj.bias")
-        .unwrap();
-    assert_eq!(
-        floats(bias.data()),
-        [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]
-    );
-    let bias = weights
-        .tensor("model.layers.0.self_attn.o_proj.bias")
-        .unwrap();
-    assert_eq!(
-        floats(bias.data()),
-        [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
-    );
+    let bias = weights.tensor("model.layers.0.self_attn.q_proj.bias").unwrap();
+    assert_eq!(floats(bias.data()), [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
+    let bias = weights.tensor("model.layers.0.self_attn.o_proj.bias").unwrap();
+    assert_eq!(floats(bias.data()), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
     assert_eq!(place.json("config.json")["attention_bias"], true);
 }
 
 #[test]
 fn the_dtype_is_the_one_asked_for() {
-    let halves = [
-        (WeightDtype::Bf16, Dtype::BF16),
-        (WeightDtype::F16, Dtype::F16),
-    ];
+    let halves = [(WeightDtype::Bf16, Dtype::BF16), (WeightDtype::F16, Dtype::F16)];
     for (dtype, stored) in halves {
         let place = Place::with(&tiny_llama().build());
         let imported = place.import(dtype).unwrap();
@@ -260,11 +203,7 @@ fn the_dtype_is_the_one_asked_for() {
         assert_eq!(norm.dtype(), stored);
         assert_eq!(
             imported.weight_bytes,
-            weights
-                .tensors()
-                .iter()
-                .map(|(_, view)| view.data().len() as u64)
-                .sum::<u64>()
+            weights.tensors().iter().map(|(_, view)| view.data().len() as u64).sum::<u64>()
         );
         if dtype == WeightDtype::Bf16 {
             let first = bf16::from_le_bytes([norm.data()[0], norm.data()[1]]);
@@ -279,10 +218,7 @@ fn dtypes_are_read_and_written_by_name() {
         assert_eq!(name.parse::<WeightDtype>().unwrap().to_string(), name);
     }
     let error = "q4".parse::<WeightDtype>().unwrap_err();
-    assert_eq!(
-        (error.code(), error.param()),
-        (Code::InvalidRequest, Some("dtype"))
-    );
+    assert_eq!((error.code(), error.param()), (Code::InvalidRequest, Some("dtype")));
 }
 
 #[test]
@@ -299,10 +235,7 @@ fn progress_rises_to_the_total_and_ends_with_the_flush() {
     let done: Vec<u64> = seen
         .iter()
         .filter_map(|step| match step {
-            ImportProgress::Weights {
-                done_bytes,
-                total_bytes,
-            } => {
+            ImportProgress::Weights { done_bytes, total_bytes } => {
                 assert_eq!(*total_bytes, imported.weight_bytes);
                 Some(*done_bytes)
             }
@@ -339,11 +272,7 @@ fn a_vocabulary_of_another_size_than_the_embedding_is_refused() {
         &[9, tiny::HIDDEN],
         &vec![0.0; 9 * columns],
     );
-    check_refused(
-        &file,
-        WeightDtype::F32,
-        "8 tokens, but the embedding has 9 rows",
-    );
+    check_refused(&file, WeightDtype::F32, "8 tokens, but the embedding has 9 rows");
 }
 
 #[test]
@@ -361,11 +290,7 @@ fn a_failed_import_leaves_an_earlier_one_as_it_was() {
     let place = Place::with(&tiny_gemma().build());
     place.import(WeightDtype::F32).unwrap();
     let before = place.weights();
-    fs::write(
-        place.root.path().join("model.gguf"),
-        &tiny_llama().build()[..2000],
-    )
-    .unwrap();
+    fs::write(place.root.path().join("model.gguf"), &tiny_llama().build()[..2000]).unwrap();
     place.import(WeightDtype::F32).unwrap_err();
     assert_eq!(place.weights(), before);
     assert_eq!(place.left(), BTreeSet::from(["out".to_owned()]));
@@ -377,10 +302,7 @@ fn what_is_not_an_import_is_never_overwritten() {
         let place = Place::with(&tiny_llama().build());
         prepare(&place.out());
         let error = place.import(WeightDtype::F32).unwrap_err();
-        assert_eq!(
-            (error.code(), error.param()),
-            (Code::InvalidRequest, Some("out"))
-        );
+        assert_eq!((error.code(), error.param()), (Code::InvalidRequest, Some("out")));
         assert!(error.message().contains(fragment), "{error}");
         assert!(error.hint().is_some());
         assert_eq!(place.left(), BTreeSet::from(["out".to_owned()]));
@@ -391,15 +313,9 @@ fn what_is_not_an_import_is_never_overwritten() {
             fs::write(out.join(name), "{}").unwrap();
         }
     };
-    check(
-        &|out| fs::write(out, "a file").unwrap(),
-        "is not a directory",
-    );
+    check(&|out| fs::write(out, "a file").unwrap(), "is not a directory");
     check(&|out| directory_with(out, &["config.json"]), "no import");
-    check(
-        &|out| directory_with(out, &[MARKER_FILE, "thesis.tex"]),
-        "thesis.tex",
-    );
+    check(&|out| directory_with(out, &[MARKER_FILE, "thesis.tex"]), "thesis.tex");
 }
 
 #[test]
@@ -408,13 +324,7 @@ fn an_empty_directory_and_missing_parents_are_no_obstacle() {
     fs::create_dir(place.out()).unwrap();
     place.import(WeightDtype::F32).unwrap();
     let nested = place.root.path().join("a/b/model");
-    import(
-        &place.root.path().join("model.gguf"),
-        &nested,
-        WeightDtype::F32,
-        &mut |_| (),
-    )
-    .unwrap();
+    import(&place.root.path().join("model.gguf"), &nested, WeightDtype::F32, &mut |_| ()).unwrap();
     assert!(nested.join("config.json").is_file());
 }
 

@@ -30,10 +30,7 @@ pub(super) fn write(
     dtype: WeightDtype,
     progress: &mut dyn FnMut(ImportProgress),
 ) -> Result<u64> {
-    let sizes = plans
-        .iter()
-        .map(|plan| target_bytes(plan, dtype))
-        .collect::<Result<Vec<_>>>()?;
+    let sizes = plans.iter().map(|plan| target_bytes(plan, dtype)).collect::<Result<Vec<_>>>()?;
     let total_bytes = sizes
         .iter()
         .try_fold(0u64, |total, size| total.checked_add(*size as u64))
@@ -47,13 +44,7 @@ pub(super) fn write(
         failure: None,
     });
     let views = plans.iter().zip(sizes).map(|(plan, bytes)| {
-        let view = PlannedView {
-            plan,
-            shape: shape(plan),
-            dtype,
-            bytes,
-            conversion: &conversion,
-        };
+        let view = PlannedView { plan, shape: shape(plan), dtype, bytes, conversion: &conversion };
         (plan.name.as_str(), view)
     });
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
@@ -63,10 +54,7 @@ pub(super) fn write(
         return Err(failure);
     }
     written.map_err(|error| {
-        Error::new(
-            Code::Io,
-            format!("failed to write `{}`: {error}", path.display()),
-        )
+        Error::new(Code::Io, format!("failed to write `{}`: {error}", path.display()))
     })?;
     share_permissions(staging)?;
     Ok(total_bytes)
@@ -103,11 +91,7 @@ fn read_packed(file: &mut File, offset: u64, bytes: u64, packed: &mut Vec<u8>) -
 
 fn shape(plan: &TensorPlan) -> Vec<usize> {
     // A dimension that does not fit has already failed in `target_bytes`.
-    plan.source
-        .shape
-        .iter()
-        .map(|size| usize::try_from(*size).unwrap_or(usize::MAX))
-        .collect()
+    plan.source.shape.iter().map(|size| usize::try_from(*size).unwrap_or(usize::MAX)).collect()
 }
 
 fn target_bytes(plan: &TensorPlan, dtype: WeightDtype) -> Result<usize> {
@@ -193,12 +177,7 @@ impl Conversion<'_> {
             {
                 let row = plan.row_order.target(slice, slices);
                 let start = usize::try_from(row).expect("a slice of the tensor") * slice_bytes;
-                encode(
-                    values,
-                    plan.shift,
-                    self.dtype,
-                    &mut target[start..start + slice_bytes],
-                )?;
+                encode(values, plan.shift, self.dtype, &mut target[start..start + slice_bytes])?;
             }
         }
         Ok(target)
@@ -232,25 +211,18 @@ fn chunks(tensor: &TensorInfo) -> impl Iterator<Item = Chunk> {
     (0..slices.div_ceil(per_chunk)).map(move |index| {
         let first = index * per_chunk;
         let start = bytes / slices * first;
-        let end = if per_chunk >= slices - first {
-            bytes
-        } else {
-            bytes / slices * (first + per_chunk)
-        };
-        Chunk {
-            first,
-            offset: offset + start,
-            bytes: end - start,
-        }
+        let end =
+            if per_chunk >= slices - first { bytes } else { bytes / slices * (first + per_chunk) };
+        Chunk { first, offset: offset + start, bytes: end - start }
     })
 }
 
 /// Writes shifted `values` in `dtype`; values that are not finite, before or after, are an error.
 fn encode(values: &[f32], shift: f32, dtype: WeightDtype, target: &mut [u8]) -> Result<()> {
     let finite = match dtype {
-        WeightDtype::F32 => store(values, shift, target, |value| {
-            (value.to_le_bytes(), value.is_finite())
-        }),
+        WeightDtype::F32 => {
+            store(values, shift, target, |value| (value.to_le_bytes(), value.is_finite()))
+        }
         WeightDtype::Bf16 => store(values, shift, target, |value| {
             let rounded = bf16::from_f32(value);
             (rounded.to_le_bytes(), rounded.is_finite())
@@ -260,11 +232,7 @@ fn encode(values: &[f32], shift: f32, dtype: WeightDtype, target: &mut [u8]) -> 
             (rounded.to_le_bytes(), rounded.is_finite())
         }),
     };
-    if finite {
-        Ok(())
-    } else {
-        Err(not_finite(values, dtype))
-    }
+    if finite { Ok(()) } else { Err(not_finite(values, dtype)) }
 }
 
 /// Stores each value's bytes; says whether all were finite.
@@ -286,9 +254,7 @@ fn store<const N: usize>(
 }
 
 fn not_finite(values: &[f32], dtype: WeightDtype) -> Error {
-    let largest = values
-        .iter()
-        .fold(0.0f32, |largest, value| largest.max(value.abs()));
+    let largest = values.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
     if values.iter().all(|value| value.is_finite()) {
         return bad_import(format!("a value of {largest:e} does not fit in {dtype}"))
             .with_hint("import with --dtype bf16 or f32");
@@ -309,8 +275,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[0; 32]).unwrap();
         for row in 0..rows {
-            file.write_all(&(row as f32).to_le_bytes().repeat(columns as usize))
-                .unwrap();
+            file.write_all(&(row as f32).to_le_bytes().repeat(columns as usize)).unwrap();
         }
         let source = TensorInfo {
             name: "blk.0.attn_q.weight".to_owned(),
@@ -321,12 +286,7 @@ mod tests {
         };
         assert_eq!(chunks(&source).count(), 4);
         let row_order = RowOrder::HalfSplit { heads: 2 };
-        let plan = TensorPlan {
-            name: "q".to_owned(),
-            source,
-            row_order,
-            shift: 0.0,
-        };
+        let plan = TensorPlan { name: "q".to_owned(), source, row_order, shift: 0.0 };
         let mut conversion = Conversion {
             file: &mut file,
             dtype: WeightDtype::F32,
@@ -335,9 +295,7 @@ mod tests {
             total_bytes: 0,
             failure: None,
         };
-        let converted = conversion
-            .try_convert(&plan, (rows * columns * 4) as usize)
-            .unwrap();
+        let converted = conversion.try_convert(&plan, (rows * columns * 4) as usize).unwrap();
         let stored_rows: Vec<f32> = converted
             .chunks_exact(columns as usize * 4)
             .map(|row| {

@@ -25,11 +25,7 @@ pub(super) fn convert<'a>(
     metadata: &'a Metadata,
 ) -> Result<(Model<'a>, bool)> {
     let rule = CutRule::named(metadata.string("tokenizer.ggml.pre")?.unwrap_or("default"))?;
-    let vocab = vocabulary
-        .tokens
-        .iter()
-        .map(|token| Cow::Borrowed(token.as_str()))
-        .collect();
+    let vocab = vocabulary.tokens.iter().map(|token| Cow::Borrowed(token.as_str())).collect();
     let mut bpe = Bpe::new(vocab, merges(vocabulary, metadata)?);
     bpe.ignore_merges = rule == CutRule::Llama3;
     let model = Model {
@@ -58,11 +54,10 @@ impl CutRule {
             "llama-bpe" | "llama3" | "llama-v3" => Self::Llama3,
             "qwen2" => Self::Qwen2,
             other => {
-                return Err(
-                    bad_import(format!("pre-tokenizer `{other}` is not supported")).with_hint(
+                return Err(bad_import(format!("pre-tokenizer `{other}` is not supported"))
+                    .with_hint(
                         "supported pre-tokenizers: default, gpt-2, smollm, llama-bpe, qwen2",
-                    ),
-                );
+                    ));
             }
         })
     }
@@ -122,9 +117,5 @@ fn merges<'a>(
                 ))
             })
     };
-    required(metadata.strings(key)?, key)?
-        .iter()
-        .enumerate()
-        .map(pair)
-        .collect()
+    required(metadata.strings(key)?, key)?.iter().enumerate().map(pair).collect()
 }

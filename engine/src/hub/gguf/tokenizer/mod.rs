@@ -55,20 +55,14 @@ pub fn convert(metadata: &Metadata) -> Result<ConvertedTokenizer> {
         "gpt2" => byte_level::convert(&vocabulary, metadata)?,
         "llama" => (sentence_piece::convert(&vocabulary, metadata)?, true),
         other => {
-            return Err(
-                bad_import(format!("tokenizer model `{other}` is not supported"))
-                    .with_hint("supported tokenizer models: gpt2, llama"),
-            );
+            return Err(bad_import(format!("tokenizer model `{other}` is not supported"))
+                .with_hint("supported tokenizer models: gpt2, llama"));
         }
     };
     let special = SpecialIds::read(metadata, &vocabulary)?;
     let ends = SequenceEnds {
-        bos: metadata
-            .boolean("tokenizer.ggml.add_bos_token")?
-            .unwrap_or(add_bos_default),
-        eos: metadata
-            .boolean("tokenizer.ggml.add_eos_token")?
-            .unwrap_or(false),
+        bos: metadata.boolean("tokenizer.ggml.add_bos_token")?.unwrap_or(add_bos_default),
+        eos: metadata.boolean("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
     };
     let file = TokenizerFile {
         version: "1.0",
@@ -82,18 +76,10 @@ pub fn convert(metadata: &Metadata) -> Result<ConvertedTokenizer> {
         model: &model.bpe,
     };
     let tokenizer_json = serde_json::to_vec(&file).map_err(|error| {
-        Error::new(
-            Code::Internal,
-            format!("failed to write tokenizer.json: {error}"),
-        )
+        Error::new(Code::Internal, format!("failed to write tokenizer.json: {error}"))
     })?;
     let config = tokenizer_config(metadata, &vocabulary, &special, ends)?;
-    Ok(ConvertedTokenizer {
-        tokenizer_json,
-        config,
-        special,
-        tokens: vocabulary.tokens.len(),
-    })
+    Ok(ConvertedTokenizer { tokenizer_json, config, special, tokens: vocabulary.tokens.len() })
 }
 
 /// What llama.cpp says a token is for (`llama_token_type`).
@@ -136,10 +122,7 @@ impl<'a> Vocabulary<'a> {
         if let Some(token) = tokens.iter().find(|token| !seen.insert(token.as_str())) {
             return Err(bad_import(format!("`{key}` lists token {token:?} twice")));
         }
-        Ok(Self {
-            tokens,
-            kinds: read_kinds(metadata, tokens.len())?,
-        })
+        Ok(Self { tokens, kinds: read_kinds(metadata, tokens.len())? })
     }
 
     fn iter(&self) -> impl Iterator<Item = (usize, &'a str, TokenKind)> {
@@ -156,10 +139,7 @@ impl<'a> Vocabulary<'a> {
         let Some(id) = metadata.count(key)? else {
             return Ok(None);
         };
-        match usize::try_from(id)
-            .ok()
-            .filter(|id| *id < self.tokens.len())
-        {
+        match usize::try_from(id).ok().filter(|id| *id < self.tokens.len()) {
             Some(id) => Ok(Some(id)),
             None => Err(bad_import(format!(
                 "`{key}` is {id}, but the vocabulary has {} tokens",
@@ -186,9 +166,7 @@ fn same_length(key: &str, found: usize, tokens: usize) -> Result<()> {
     if found == tokens {
         return Ok(());
     }
-    Err(bad_import(format!(
-        "`{key}` has {found} items for a vocabulary of {tokens} tokens"
-    )))
+    Err(bad_import(format!("`{key}` has {found} items for a vocabulary of {tokens} tokens")))
 }
 
 impl SpecialIds {
@@ -200,10 +178,7 @@ impl SpecialIds {
                 eos.push(other);
             }
         }
-        let unknown_kind = vocabulary
-            .kinds
-            .iter()
-            .position(|kind| *kind == TokenKind::Unknown);
+        let unknown_kind = vocabulary.kinds.iter().position(|kind| *kind == TokenKind::Unknown);
         Ok(Self {
             bos: id("bos")?,
             eos,
@@ -337,21 +312,14 @@ fn post_processor(
     let around = |sequence: &str, type_id: u32| -> Vec<Value> {
         let token = |id: usize| json!({ "SpecialToken": { "id": vocabulary.tokens[id], "type_id": type_id } });
         let text = json!({ "Sequence": { "id": sequence, "type_id": type_id } });
-        bos.map(token)
-            .into_iter()
-            .chain([text])
-            .chain(eos.map(token))
-            .collect()
+        bos.map(token).into_iter().chain([text]).chain(eos.map(token)).collect()
     };
     let definitions: Map<String, Value> = bos
         .into_iter()
         .chain(eos)
         .map(|id| {
             let token = &vocabulary.tokens[id];
-            (
-                token.clone(),
-                json!({ "id": token, "ids": [id], "tokens": [token] }),
-            )
+            (token.clone(), json!({ "id": token, "ids": [id], "tokens": [token] }))
         })
         .collect();
     let pair = [around("A", 0), around("B", 1)].concat();

@@ -28,9 +28,7 @@ pub(super) fn convert<'a>(
     let key = "tokenizer.ggml.scores";
     let scores = required(metadata.floats(key)?, key)?;
     same_length(key, scores.len(), vocabulary.tokens.len())?;
-    let prefixed = metadata
-        .boolean("tokenizer.ggml.add_space_prefix")?
-        .unwrap_or(true);
+    let prefixed = metadata.boolean("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
     let runs = author_runs(vocabulary);
     let vocab = spelling(vocabulary, &runs);
     let merges = merges(&vocab, &merge_order(vocabulary, scores, &runs));
@@ -99,11 +97,8 @@ fn author_runs(vocabulary: &Vocabulary<'_>) -> BTreeMap<usize, usize> {
 }
 
 fn spelling<'a>(vocabulary: &Vocabulary<'a>, runs: &BTreeMap<usize, usize>) -> Vec<Cow<'a, str>> {
-    let mut vocab: Vec<Cow<'a, str>> = vocabulary
-        .tokens
-        .iter()
-        .map(|token| Cow::Borrowed(token.as_str()))
-        .collect();
+    let mut vocab: Vec<Cow<'a, str>> =
+        vocabulary.tokens.iter().map(|token| Cow::Borrowed(token.as_str())).collect();
     for (length, id) in runs {
         vocab[*id] = Cow::Owned(SPACE.repeat(*length));
     }
@@ -129,13 +124,7 @@ fn merges<'a>(vocab: &[Cow<'a, str>], order: &[usize]) -> Vec<(Cow<'a, str>, Cow
     let mut merges = Vec::with_capacity(order.len() * 2);
     for id in order {
         let token = &vocab[*id];
-        for (cut, _) in token
-            .char_indices()
-            .skip(1)
-            .collect::<Vec<_>>()
-            .into_iter()
-            .rev()
-        {
+        for (cut, _) in token.char_indices().skip(1).collect::<Vec<_>>().into_iter().rev() {
             let (left, right) = token.split_at(cut);
             if pieces.contains(left) && pieces.contains(right) {
                 merges.push(halves(token, cut));
@@ -148,9 +137,8 @@ fn merges<'a>(vocab: &[Cow<'a, str>], order: &[usize]) -> Vec<(Cow<'a, str>, Cow
 fn halves<'a>(token: &Cow<'a, str>, cut: usize) -> (Cow<'a, str>, Cow<'a, str>) {
     match token {
         Cow::Borrowed(token) => (Cow::Borrowed(&token[..cut]), Cow::Borrowed(&token[cut..])),
-        Cow::Owned(token) => (
-            Cow::Owned(token[..cut].to_owned()),
-            Cow::Owned(token[cut..].to_owned()),
-        ),
+        Cow::Owned(token) => {
+            (Cow::Owned(token[..cut].to_owned()), Cow::Owned(token[cut..].to_owned()))
+        }
     }
 }

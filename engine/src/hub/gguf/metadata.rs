@@ -4,6 +4,7 @@
 //! that a malformed value is never taken for a missing one.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use super::bad_import;
 use crate::error::Result;
@@ -60,9 +61,14 @@ pub struct Metadata {
 impl Metadata {
     /// Adds a pair; a key that is already there is an error.
     pub fn insert(&mut self, key: String, value: Value) -> Result<()> {
-        match self.values.insert(key.clone(), value) {
-            None => Ok(()),
-            Some(_) => Err(bad_import(format!("metadata key `{key}` occurs twice"))),
+        match self.values.entry(key) {
+            Entry::Vacant(place) => {
+                place.insert(value);
+                Ok(())
+            }
+            Entry::Occupied(place) => {
+                Err(bad_import(format!("metadata key `{}` occurs twice", place.key())))
+            }
         }
     }
 

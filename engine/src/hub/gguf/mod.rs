@@ -23,6 +23,8 @@ mod gemma3;
 mod llama;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use blocks::TensorType;
 pub use metadata::{Array, Metadata, Value};

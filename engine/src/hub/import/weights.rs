@@ -163,31 +163,22 @@ impl Conversion<'_> {
     }
 
     fn try_convert(&mut self, plan: &TensorPlan, bytes: usize) -> Result<Vec<u8>> {
-        let slices = Slices::of(&plan.source);
+        let slices = plan.source.shape[0];
         let slice_bytes =
-            bytes / usize::try_from(slices.count).expect("slices have bytes, which fit");
+            bytes / usize::try_from(slices).expect("each slice has bytes, and all fit");
         let mut target = vec![0; bytes];
         let (mut packed, mut values) = (Vec::new(), Vec::new());
-        let mut done = 0;
-        while done < slices.count {
-            let count = slices.per_chunk.min(slices.count - done);
-            // In a vector one chunk is all, so the product is its size also where a block spans slices.
-            let offset = plan.source.offset + done * slices.packed_bytes;
-            let length = if slices.per_chunk == slices.count {
-                plan.source.bytes
-            } else {
-                count * slices.packed_bytes
-            };
-            read_packed(self.file, offset, length, &mut packed)?;
+        for chunk in chunks(&plan.source) {
+            read_packed(self.file, chunk.offset, chunk.bytes, &mut packed)?;
             values.clear();
             plan.source.kind.dequantize(&packed, &mut values);
-            for (index, slice) in values.chunks_exact(slice_bytes / self.value_bytes()).enumerate()
+            for (slice, values) in
+                (chunk.first..).zip(values.chunks_exact(slice_bytes / self.value_bytes()))
             {
-                let row = plan.row_order.target(done + index as u64, slices.count);
-                let start = usize::try_from(row).expect("a row of the tensor") * slice_bytes;
-                encode(slice, plan.shift, self.dtype, &mut target[start..start + slice_bytes])?;
+                let row = plan.row_order.target(slice, slices);
+                let start = usize::try_from(row).expect("a slice of the tensor") * slice_bytes;
+                encode(values, plan.shift, self.dtype, &mut target[start..start + slice_bytes])?;
             }
-            done += count;
         }
         Ok(target)
     }
@@ -200,25 +191,30 @@ impl Conversion<'_> {
     }
 }
 
-/// The outermost slices of a tensor, and how many are converted at a time.
+/// Some consecutive outermost slices of a tensor in the file.
 #[derive(Debug, Clone, Copy)]
-struct Slices {
-    count: u64,
-    /// Bytes of one in the file; of no use for vectors, whose values may share a block.
-    packed_bytes: u64,
-    per_chunk: u64,
+struct Chunk {
+    first: u64,
+    offset: u64,
+    bytes: u64,
 }
 
-impl Slices {
-    fn of(tensor: &TensorInfo) -> Self {
-        let count = tensor.shape[0];
-        let packed_bytes = tensor.bytes / count;
-        let per_chunk = match tensor.shape.len() {
-            1 => count,
-            _ => (CHUNK_BYTES / packed_bytes.max(1)).max(1),
-        };
-        Self { count, packed_bytes, per_chunk }
-    }
+/// Cuts a tensor into chunks of about [`CHUNK_BYTES`]. A vector, whose slices are single values and
+/// may share a block, is one chunk.
+fn chunks(tensor: &TensorInfo) -> impl Iterator<Item = Chunk> {
+    let TensorInfo { offset, bytes, .. } = *tensor;
+    let slices = tensor.shape[0];
+    let per_chunk = match tensor.shape.len() {
+        1 => slices,
+        _ => (CHUNK_BYTES / (bytes / slices)).clamp(1, slices),
+    };
+    (0..slices.div_ceil(per_chunk)).map(move |index| {
+        let first = index * per_chunk;
+        let start = bytes / slices * first;
+        let end =
+            if per_chunk >= slices - first { bytes } else { bytes / slices * (first + per_chunk) };
+        Chunk { first, offset: offset + start, bytes: end - start }
+    })
 }
 
 /// Writes shifted `values` in `dtype`; values that are not finite, before or after, are an error.
@@ -264,4 +260,52 @@ fn not_finite(values: &[f32], dtype: WeightDtype) -> Error {
             .with_hint("import with --dtype bf16 or f32");
     }
     bad_import("it holds a value that is not a finite number").with_hint("the file may be damaged")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use crate::hub::gguf::{RowOrder, TensorType};
+
+    #[test]
+    fn rows_find_their_place_across_chunks() {
+        let (rows, columns) = (16u64, 64 * 1024u64);
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[0; 32]).unwrap();
+        for row in 0..rows {
+            file.write_all(&(row as f32).to_le_bytes().repeat(columns as usize)).unwrap();
+        }
+        let source = TensorInfo {
+            name: "blk.0.attn_q.weight".to_owned(),
+            shape: vec![rows, columns],
+            kind: TensorType::F32,
+            offset: 32,
+            bytes: rows * columns * 4,
+        };
+        assert_eq!(chunks(&source).count(), 4);
+        let row_order = RowOrder::HalfSplit { heads: 2 };
+        let plan = TensorPlan { name: "q".to_owned(), source, row_order, shift: 0.0 };
+        let mut conversion = Conversion {
+            file: &mut file,
+            dtype: WeightDtype::F32,
+            progress: &mut |_| (),
+            done_bytes: 0,
+            total_bytes: 0,
+            failure: None,
+        };
+        let converted = conversion.try_convert(&plan, (rows * columns * 4) as usize).unwrap();
+        let stored_rows: Vec<f32> = converted
+            .chunks_exact(columns as usize * 4)
+            .map(|row| {
+                let value = &row[..4];
+                assert!(row.chunks_exact(4).all(|other| other == value));
+                f32::from_le_bytes(value.try_into().unwrap())
+            })
+            .collect();
+        let first_head = [0.0, 2.0, 4.0, 6.0, 1.0, 3.0, 5.0, 7.0];
+        let second_head = first_head.map(|row| row + 8.0);
+        assert_eq!(stored_rows, [first_head, second_head].concat());
+    }
 }

@@ -72,11 +72,12 @@ impl CutRule {
     fn pre_tokenizer(self) -> Value {
         match self {
             Self::Gpt2 => byte_level(true),
-            Self::SmolLm => {
-                sequence(json!({ "type": "Digits", "individual_digits": true }), byte_level(true))
-            }
-            Self::Llama3 => sequence(split(LLAMA3_PATTERN), byte_level(false)),
-            Self::Qwen2 => sequence(split(QWEN2_PATTERN), byte_level(false)),
+            Self::SmolLm => sequence(&[
+                json!({ "type": "Digits", "individual_digits": true }),
+                byte_level(true),
+            ]),
+            Self::Llama3 => sequence(&[split(LLAMA3_PATTERN), byte_level(false)]),
+            Self::Qwen2 => sequence(&[split(QWEN2_PATTERN), byte_level(false)]),
         }
     }
 }
@@ -89,8 +90,8 @@ fn split(pattern: &str) -> Value {
     json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false })
 }
 
-fn sequence(first: Value, second: Value) -> Value {
-    json!({ "type": "Sequence", "pretokenizers": [first, second] })
+fn sequence(steps: &[Value; 2]) -> Value {
+    json!({ "type": "Sequence", "pretokenizers": steps })
 }
 
 /// The merges, each checked to join two tokens into a third: a tokenizer with any other cannot be

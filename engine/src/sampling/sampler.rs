@@ -27,7 +27,7 @@ impl Sampler {
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.
-    pub fn sample_rows(samplers: &mut [Self], logits: &Array) -> Result<Array> {
+    pub fn sample_rows(samplers: &mut [&mut Self], logits: &Array) -> Result<Array> {
         let log_probabilities = ops::log_probabilities(logits)?;
         if samplers.iter().all(|sampler| sampler.params.is_greedy()) {
             return ops::argmax_last(&log_probabilities);

@@ -16,8 +16,9 @@ use crate::model::Model;
 use crate::sampling::Sampler;
 use crate::telemetry::MemorySnapshot;
 
-/// Sees the logits `[B, V]` that each row's next token is sampled from.
-pub type LogitsObserver = Box<dyn FnMut(&Array)>;
+/// Sees the ids of the rows of a forward, and the logits `[B, V]` that their next tokens are sampled
+/// from.
+pub type LogitsObserver = Box<dyn FnMut(&[&str], &Array)>;
 
 /// Runs rows of one model on this thread's device.
 pub struct MlxExecutor {
@@ -28,20 +29,27 @@ pub struct MlxExecutor {
     observer: Option<LogitsObserver>,
 }
 
-/// A row that has not joined: its own caches, its sampler, and token 0 once it is sampled.
+/// A row that has not joined: its own caches, and token 0 once it is sampled.
 #[derive(Debug)]
 pub struct SoloRow {
+    row: Row,
     caches: CacheSet,
-    sampler: Sampler,
     current: Option<u32>,
 }
 
-/// The running batch: row i of the caches, of the samplers and of the register belong together.
+/// The running batch: row i of the rows, of the caches and of the register belong together.
 #[derive(Debug)]
 struct Batch {
+    rows: Vec<Row>,
     caches: CacheSet,
-    samplers: Vec<Sampler>,
     register: Register,
+}
+
+/// What of a row has no place in an array.
+#[derive(Debug)]
+struct Row {
+    id: String,
+    sampler: Sampler,
 }
 
 /// The token of each row that was sampled and not yet fed.
@@ -64,22 +72,28 @@ impl MlxExecutor {
         self.observer = Some(observer);
     }
 
-    /// Logits `[B, V]` of one more token per row.
-    fn forward(&mut self, tokens: &Array, caches: &mut CacheSet) -> Result<Array> {
+    /// Runs one more token of each of `rows` and samples the next one: `[B]`.
+    fn forward(
+        &mut self,
+        rows: &mut [Row],
+        caches: &mut CacheSet,
+        tokens: &Array,
+    ) -> Result<Array> {
         let hidden = self.model.hidden(tokens, caches)?;
         let logits = self.model.logits(&hidden)?;
         let logits = logits.reshape(&[logits.dim(0), logits.dim(-1)])?;
         if let Some(observer) = &mut self.observer {
-            observer(&logits);
+            let ids: Vec<&str> = rows.iter().map(|row| row.id.as_str()).collect();
+            observer(&ids, &logits);
         }
-        Ok(logits)
+        let mut samplers: Vec<_> = rows.iter_mut().map(|row| &mut row.sampler).collect();
+        Sampler::sample_rows(&mut samplers, &logits)
     }
 
     /// Builds and dispatches one step of `batch` and returns the register that was fed.
     fn dispatch(&mut self, batch: &mut Batch) -> Result<Register> {
         let inputs = batch.register.as_inputs()?;
-        let logits = self.forward(&inputs, &mut batch.caches)?;
-        let sampled = Sampler::sample_rows(&mut batch.samplers, &logits)?;
+        let sampled = self.forward(&mut batch.rows, &mut batch.caches, &inputs)?;
         ops::start_evaluation([&sampled])?;
         self.steps += 1;
         if self.steps.is_multiple_of(CLEAR_CACHE_STEPS) {
@@ -98,7 +112,8 @@ impl Executor for MlxExecutor {
 
     fn open(&mut self, spec: &RowSpec) -> Result<SoloRow> {
         let sampler = Sampler::new(spec.sampling.clone(), rand::rng().random());
-        Ok(SoloRow { caches: self.model.new_caches(), sampler, current: None })
+        let row = Row { id: spec.id.clone(), sampler };
+        Ok(SoloRow { row, caches: self.model.new_caches(), current: None })
     }
 
     fn prefill(&mut self, solo: &mut SoloRow, tokens: &[u32]) -> Result<()> {
@@ -110,27 +125,27 @@ impl Executor for MlxExecutor {
 
     fn first_token(&mut self, solo: &mut SoloRow, last_prompt_token: u32) -> Result<Sampled> {
         let inputs = ops::token_matrix(&[last_prompt_token], 1);
-        let logits = self.forward(&inputs, &mut solo.caches)?;
-        let sampled = Sampler::sample_rows(std::slice::from_mut(&mut solo.sampler), &logits)?;
+        let row = std::slice::from_mut(&mut solo.row);
+        let sampled = self.forward(row, &mut solo.caches, &inputs)?;
         let token = only(&ops::read_u32(&sampled)?)?;
         solo.current = Some(token);
         Ok(Sampled { token })
     }
 
     fn join(&mut self, solo: SoloRow) -> Result<()> {
-        let SoloRow { caches, sampler, current } = solo;
+        let SoloRow { row, caches, current } = solo;
         let current = current.ok_or_else(|| Error::new(Code::Internal, "a row joins too early"))?;
         match &mut self.batch {
             None => {
                 let register = Register::Known(vec![current]);
-                self.batch = Some(Batch { caches, samplers: vec![sampler], register });
+                self.batch = Some(Batch { rows: vec![row], caches, register });
             }
             Some(batch) => {
                 let Register::Known(tokens) = &mut batch.register else {
                     return Err(Error::new(Code::Internal, "a row joins a step in flight"));
                 };
                 tokens.push(current);
-                batch.samplers.push(sampler);
+                batch.rows.push(row);
                 batch.caches.extend(caches)?;
             }
         }
@@ -167,7 +182,7 @@ impl Executor for MlxExecutor {
         batch.caches.filter(keep)?;
         batch.register.filter(keep)?;
         let mut index = 0;
-        batch.samplers.retain(|_| {
+        batch.rows.retain(|_| {
             let kept = keep.binary_search(&index).is_ok();
             index += 1;
             kept
@@ -215,7 +230,7 @@ impl Register {
 
 impl std::fmt::Debug for MlxExecutor {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let rows = self.batch.as_ref().map_or(0, |batch| batch.samplers.len());
+        let rows = self.batch.as_ref().map_or(0, |batch| batch.rows.len());
         formatter.debug_struct("MlxExecutor").field("rows", &rows).finish_non_exhaustive()
     }
 }

@@ -1,5 +1,7 @@
 //! Models, health and statistics.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::*;
@@ -76,6 +78,7 @@ async fn stats_show_every_figure_of_the_snapshot() {
 
 fn snapshot() -> Snapshot {
     Snapshot {
+        progressed_at: Duration::from_secs(3),
         rows: vec![RowSnapshot {
             id: "chatcmpl-1".to_owned(),
             state: "waiting",
@@ -91,6 +94,7 @@ fn snapshot() -> Snapshot {
             age_ms: 77,
         }],
         batch: BatchSnapshot {
+            tokens_per_second_now: 12.5,
             configured: 8,
             mode: "batch",
             batched: true,

@@ -241,7 +241,7 @@ impl World {
     fn check_heard(&self, heard_before: &[usize]) {
         for (index, guest) in self.guests.borrow().iter().enumerate() {
             let tokens = guest.client.tokens();
-            assert!(guest.answer.tokens.starts_with(&tokens), "row {index} heard {tokens:?}");
+            assert!(guest.answer.tokens.starts_with(tokens), "row {index} heard {tokens:?}");
             let decoded = self.pulses.get(&index).is_some_and(|pulse| pulse.state == "decoding");
             if decoded && !guest.client.has_left() && guest.client.end().is_none() {
                 assert_eq!(tokens.len(), heard_before[index] + 1, "row {index} lost its turn");

@@ -127,7 +127,7 @@ struct Function {
 fn functions(code: &str) -> Vec<Function> {
     let starts = code.match_indices("fn ").filter(|(start, _)| {
         let before = code[..*start].chars().next_back();
-        before.is_none_or(|before| before.is_whitespace())
+        before.is_none_or(char::is_whitespace)
     });
     starts.filter_map(|(start, _)| function_at(code, start)).collect()
 }

@@ -70,12 +70,12 @@ fn device_faults(file: &Source) -> Vec<String> {
     named.map(|name| format!("{}: names `{name}`", file.path)).collect()
 }
 
-/// The engine module that a file belongs to; the crate roots belong to none.
+/// The engine module that a file belongs to; the crate roots and the executables belong to none.
 fn module_of(path: &str) -> Option<&str> {
     let inside = path.strip_prefix("engine/src/")?;
     let module = inside.split('/').next().unwrap_or(inside);
     let module = module.strip_suffix(".rs").unwrap_or(module);
-    (!["lib", "main"].contains(&module)).then_some(module)
+    (!["lib", "main", "bin"].contains(&module)).then_some(module)
 }
 
 fn rank_of(module: &str) -> Option<usize> {
@@ -143,6 +143,7 @@ fn a_module_without_a_rank_is_found() {
     check("engine/src/helper.rs", "", &["`helper` has no rank"]);
     check("engine/src/api/mod.rs", "use crate::helper;", &["imports `helper`, which has no rank"]);
     check("engine/src/lib.rs", "pub mod api;", &[]);
+    check("engine/src/bin/slipstream/serve.rs", "use crate::load;", &[]);
 }
 
 #[test]

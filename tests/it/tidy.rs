@@ -127,7 +127,7 @@ struct Function {
 fn functions(code: &str) -> Vec<Function> {
     let starts = code.match_indices("fn ").filter(|(start, _)| {
         let before = code[..*start].chars().next_back();
-        before.is_none_or(|before| before.is_whitespace())
+        before.is_none_or(char::is_whitespace)
     });
     starts.filter_map(|(start, _)| function_at(code, start)).collect()
 }
@@ -174,13 +174,14 @@ fn dead_files(files: &[Source]) -> Vec<&str> {
 }
 
 fn is_crate_root(path: &str) -> bool {
-    let names = ["lib.rs", "main.rs", "build.rs"];
-    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
-    let folder = folder.rsplit('/').next().unwrap_or_default();
+    let mut steps = path.rsplit('/');
+    let (name, folder, above) = (steps.next(), steps.next(), steps.next());
     match folder {
-        "src" | "support" | "it" | "src-tauri" | "" => names.contains(&name),
-        "bin" | "benches" | "examples" => true,
-        _ => name == "build.rs",
+        None | Some("src" | "support" | "it" | "src-tauri") => {
+            matches!(name, Some("lib.rs" | "main.rs" | "build.rs"))
+        }
+        Some("bin" | "benches" | "examples") => true,
+        Some(_) => name == Some("build.rs") || (above == Some("bin") && name == Some("main.rs")),
     }
 }
 
@@ -282,7 +283,10 @@ fn a_file_that_no_module_names_is_dead() {
         file("engine/src/a/inner.rs", "#[cfg(test)]\nmod tests;"),
         file("engine/src/a/inner/tests.rs", ""),
         file("engine/src/elsewhere/c.rs", ""),
+        file("engine/src/bin/tool/main.rs", "mod verb;"),
+        file("engine/src/bin/tool/verb.rs", ""),
+        file("engine/src/bin/tool/dead.rs", ""),
         file("engine/src/dead.rs", ""),
     ];
-    assert_eq!(dead_files(&files), ["engine/src/dead.rs"]);
+    assert_eq!(dead_files(&files), ["engine/src/bin/tool/dead.rs", "engine/src/dead.rs"]);
 }

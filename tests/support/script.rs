@@ -219,7 +219,7 @@ impl ScriptedExecutor {
     }
 
     /// As [`ScriptedExecutor::call`], for calls whose failure leaves the batch in pieces.
-    fn batch_call(&mut self, call: Call, ids: Vec<String>) -> Result<()> {
+    fn batch_call(&mut self, call: Call, ids: &[String]) -> Result<()> {
         assert!(!self.broken, "{call:?} on a batch that failed and was not reset");
         self.call(call, ids.iter()).inspect_err(|_| self.broken = true)
     }
@@ -279,7 +279,7 @@ impl Executor for ScriptedExecutor {
         assert!(!self.in_flight, "a row joins while a step is in flight");
         let mut ids = self.ids();
         ids.push(solo.spec.id.clone());
-        self.batch_call(Call::Join, ids)?;
+        self.batch_call(Call::Join, &ids)?;
         let next = solo.first.expect("a row joins after its token 0");
         let Solo { spec, memory, lease, .. } = solo;
         self.batch.push(BatchRow { spec, memory, next, sampled_tokens: 1, _lease: lease });
@@ -290,7 +290,7 @@ impl Executor for ScriptedExecutor {
         assert!(!self.batch.is_empty(), "a step without rows");
         let wanted = self.batch.iter().any(|row| row.sampled_tokens < row.spec.max_tokens);
         assert!(wanted, "a step for rows that all have their last token");
-        self.batch_call(Call::Step, self.ids())?;
+        self.batch_call(Call::Step, &self.ids())?;
         let sampled = self.read();
         for row in &mut self.batch {
             row.memory = row.memory.fed(&row.next);
@@ -303,7 +303,7 @@ impl Executor for ScriptedExecutor {
     }
 
     fn flush(&mut self) -> Result<Vec<Sampled>> {
-        self.batch_call(Call::Flush, self.ids())?;
+        self.batch_call(Call::Flush, &self.ids())?;
         let sampled = self.read();
         self.in_flight = false;
         Ok(sampled)
@@ -313,8 +313,9 @@ impl Executor for ScriptedExecutor {
         assert!(keep.is_sorted_by(|left, right| left < right), "not ascending: {keep:?}");
         assert!(keep.iter().all(|index| *index < self.batch.len()), "out of range: {keep:?}");
         assert!(keep.len() < self.batch.len(), "a filter that drops nothing");
-        let kept = keep.iter().map(|index| self.batch[*index].spec.id.clone()).collect();
-        self.batch_call(Call::Filter, kept)?;
+        let kept: Vec<String> =
+            keep.iter().map(|index| self.batch[*index].spec.id.clone()).collect();
+        self.batch_call(Call::Filter, &kept)?;
         let mut index = 0..;
         self.batch.retain(|_| index.next().is_some_and(|index| keep.contains(&index)));
         self.in_flight &= !self.batch.is_empty();

@@ -46,7 +46,7 @@ where
         let (posts, time) = (board.clone(), clock.clone());
         let build_scheduler = move || {
             // Rows of a scheduler that failed are gone, even if no other follows.
-            posts.post(Snapshot::default());
+            posts.bury_rows();
             let executor = build()?;
             Ok(Scheduler::new(config.clone(), executor, time.clone(), posts.clone()))
         };
@@ -86,8 +86,8 @@ where
 
     fn health(&self) -> Health {
         let snapshot = self.board.read();
-        let stuck_for =
-            (!snapshot.rows.is_empty()).then(|| self.clock.now() - snapshot.progressed_at);
+        let stuck_for = (!snapshot.rows.is_empty())
+            .then(|| self.clock.now().saturating_sub(snapshot.progressed_at));
         health(self.thread.state(), self.thread.working_for(), stuck_for)
     }
 }

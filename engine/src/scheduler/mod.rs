@@ -72,7 +72,8 @@ pub struct Scheduler<E: Executor> {
 }
 
 impl<E: Executor> Scheduler<E> {
-    /// An idle scheduler that posts its snapshots to `board`, the first one now.
+    /// An idle scheduler that posts its snapshots to `board`, the first one now. It counts on from the
+    /// counters that it finds there.
     ///
     /// # Panics
     /// When a cap of `config` is 0: nothing could ever run.
@@ -80,6 +81,8 @@ impl<E: Executor> Scheduler<E> {
         assert!(config.batch_rows_max > 0, "a batch needs room for a row");
         assert!(config.prefill_rows_max > 0, "a prompt needs room to prefill");
         assert!(config.prefill_chunk_tokens > 0, "a chunk needs room for a token");
+        board.bury_rows();
+        let past = board.read();
         let progressed_at = clock.now();
         let mut scheduler = Self {
             config,
@@ -90,8 +93,8 @@ impl<E: Executor> Scheduler<E> {
             prefilling: VecDeque::new(),
             running: Vec::new(),
             in_flight: false,
-            totals: Totals::default(),
-            submitted: 0,
+            totals: past.totals,
+            submitted: past.batch.submitted_rows,
             progressed_at,
             posted_at: None,
         };

@@ -37,6 +37,20 @@ impl Board {
     pub fn post(&self, snapshot: Snapshot) {
         self.0.send_replace(Arc::new(snapshot));
     }
+
+    /// Takes down the rows of a scheduler that is gone: they count as failed. The other counters stay,
+    /// for the scheduler that follows to go on from.
+    pub fn bury_rows(&self) {
+        let last = self.read();
+        let mut totals = last.totals;
+        let lost_rows = last.batch.submitted_rows - totals.finished_rows;
+        totals.finished_rows += lost_rows;
+        totals.failed_rows += lost_rows;
+        let BatchSnapshot { configured, mode, submitted_rows, .. } = last.batch;
+        let batch = BatchSnapshot { configured, mode, submitted_rows, ..BatchSnapshot::default() };
+        let progressed_at = last.progressed_at;
+        self.post(Snapshot { batch, totals, progressed_at, ..Snapshot::default() });
+    }
 }
 
 impl Default for Board {

@@ -54,6 +54,7 @@ struct BatchStats {
     submitted_rows: u64,
     kv_bytes: u64,
     kv_budget_bytes: Option<u64>,
+    tokens_per_second_now: f64,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -130,6 +131,7 @@ impl From<&BatchSnapshot> for BatchStats {
             submitted_rows: batch.submitted_rows,
             kv_bytes: batch.kv_bytes,
             kv_budget_bytes: batch.kv_budget_bytes,
+            tokens_per_second_now: batch.tokens_per_second_now,
         }
     }
 }

@@ -56,7 +56,7 @@ async fn stats_show_every_figure_of_the_snapshot() {
             "batch": {
                 "configured": 8, "mode": "batch", "batched": true, "active_rows": 2,
                 "pending_rows": 1, "submitted_rows": 30, "kv_bytes": 4096,
-                "kv_budget_bytes": 8192,
+                "kv_budget_bytes": 8192, "tokens_per_second_now": 3.5,
             },
             "rows": [{
                 "id": "chatcmpl-1", "state": "waiting", "lane": "continuous", "prompt_tokens": 5,
@@ -103,6 +103,7 @@ fn snapshot() -> Snapshot {
             submitted_rows: 30,
             kv_bytes: 4096,
             kv_budget_bytes: Some(8192),
+            tokens_per_second_now: 3.5,
         },
         totals: Totals {
             finished_rows: 1,
@@ -121,5 +122,6 @@ fn snapshot() -> Snapshot {
             peak_bytes: 12,
             weights_bytes: 13,
         },
+        progressed_at: Duration::from_millis(70),
     }
 }

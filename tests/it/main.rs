@@ -1,1 +1,15 @@
+//! One binary for everything that is tested across modules.
 
+// What mlx-lm makes of the same weights.
+#[cfg(feature = "mlx")]
+mod goldens;
+// The engine's modules import downwards only.
+mod layering;
+// A failed engine thread fails its rows and comes back.
+mod recovery;
+// Stories of a few requests on one scheduler.
+mod scheduling;
+// Thousands of seeded runs of the scheduler against a naive model.
+mod simulation;
+// House rules that neither the compiler nor clippy checks.
+mod tidy;

@@ -1,1 +1,8 @@
+//! What the tests of the workspace share: a scripted model, clients in memory, seeded choices and
+//! the sources of the repository as text.
 
+pub mod client;
+pub mod demo;
+pub mod random;
+pub mod script;
+pub mod sources;

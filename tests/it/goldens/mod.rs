@@ -1,0 +1,18 @@
+//! What mlx-lm 0.32.2 makes of the same weights, held bit for bit (goldens/README.md has the
+//! formats; `cargo xtask goldens` writes them).
+
+mod llama;
+mod sampling;
+mod smollm2;
+
+use std::path::{Path, PathBuf};
+
+/// The fixtures made on this kind of machine.
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../goldens/linux-x86_64-cpu")
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> T {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path:?}: {error}"))
+}

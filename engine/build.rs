@@ -2,10 +2,7 @@
 //! of the `mlx` native library. This passes the place on to our executables as a run path, so they
 //! start from anywhere. It is a run path and not an rpath, so `LD_LIBRARY_PATH` still wins: that
 //! is how a binary built against the CPU library runs on the CUDA one. On macOS MLX is static.
-#![allow(
-    clippy::print_stdout,
-    reason = "a build script talks to cargo on stdout"
-)]
+#![allow(clippy::print_stdout, reason = "a build script talks to cargo on stdout")]
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -22,14 +22,7 @@ use crate::workspace::Workspace;
 use crate::{model, setup, venv};
 
 /// What both engines are told to decode.
-const DECODE: [&str; 6] = [
-    "--batch",
-    "1,4,8",
-    "--prompt-tokens",
-    "64",
-    "--tokens",
-    "64",
-];
+const DECODE: [&str; 6] = ["--batch", "1,4,8", "--prompt-tokens", "64", "--tokens", "64"];
 
 /// A server that is not ready by then is taken for broken.
 const READY_SECONDS_MAX: f64 = 120.0;
@@ -94,22 +87,12 @@ impl Bench {
             ours.push(self.our_decode()?);
         }
         let serving = self.serving(rounds)?;
-        Ok(Figures {
-            ours: collect(&ours)?,
-            mlx_lm: collect(&mlx_lm)?,
-            serving,
-        })
+        Ok(Figures { ours: collect(&ours)?, mlx_lm: collect(&mlx_lm)?, serving })
     }
 
     fn mlx_lm_decode(&self) -> Result<Vec<(u64, f64)>> {
         let task = Task::new("measure mlx-lm", &self.python).arg(&self.script);
-        parse_cells(
-            &task
-                .arg("--model")
-                .arg(&self.model)
-                .args(DECODE)
-                .capture()?,
-        )
+        parse_cells(&task.arg("--model").arg(&self.model).args(DECODE).capture()?)
     }
 
     fn our_decode(&self) -> Result<Vec<(u64, f64)>> {
@@ -118,11 +101,7 @@ impl Bench {
     }
 
     fn serving(&self, rounds: usize) -> Result<Serving> {
-        let mut serving = Serving {
-            ready_seconds: vec![],
-            late: vec![],
-            idle_percent: None,
-        };
+        let mut serving = Serving { ready_seconds: vec![], late: vec![], idle_percent: None };
         for round in 1..=rounds {
             eprintln!("Round {round} of {rounds}: serving");
             let (server, ready_seconds) = Server::start(self)?;
@@ -149,14 +128,10 @@ impl Server {
         let log_path = bench.folder.join("server.log");
         let log = fs::File::create(&log_path)
             .with_context(|| format!("failed to create `{}`", log_path.display()))?;
-        let also_log = log
-            .try_clone()
-            .context("failed to share the server's log")?;
+        let also_log = log.try_clone().context("failed to share the server's log")?;
         let port = free_port()?;
         let task = Task::new("start the server", &bench.server).args(["serve", "--model"]);
-        let task = task
-            .arg(&bench.model)
-            .args(["--batch", "8", "--port", &port.to_string()]);
+        let task = task.arg(&bench.model).args(["--batch", "8", "--port", &port.to_string()]);
         let mut command = task.into_command();
         command.stdin(Stdio::null()).stdout(log).stderr(also_log);
         let watch = Stopwatch::start();
@@ -168,15 +143,9 @@ impl Server {
 
     fn wait_until_ready(&mut self, watch: Stopwatch, log: &Path) -> Result<()> {
         while http::get(self.port, "/health").is_err() {
-            let ended = self
-                .child
-                .try_wait()
-                .context("failed to look after the server")?;
+            let ended = self.child.try_wait().context("failed to look after the server")?;
             if ended.is_some() || watch.seconds() > READY_SECONDS_MAX {
-                bail!(
-                    "failed to start the server: it did not get ready, see `{}`",
-                    log.display()
-                );
+                bail!("failed to start the server: it did not get ready, see `{}`", log.display());
             }
             thread::sleep(Duration::from_millis(5));
         }
@@ -226,10 +195,7 @@ fn busy_percent(ticks: u64, seconds: f64) -> f64 {
 /// A port that nobody has at the moment.
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("failed to find a free port")?;
-    Ok(listener
-        .local_addr()
-        .context("failed to read a port's number")?
-        .port())
+    Ok(listener.local_addr().context("failed to read a port's number")?.port())
 }
 
 /// Has three requests decode, sends a fourth, and times its first token and the end of the three.
@@ -250,9 +216,7 @@ fn late_request(port: u16) -> Result<Late> {
     let first_token = time_first_token(port, &model, watch)?;
     let mut others_end: f64 = 0.0;
     for request in early {
-        let end = request
-            .join()
-            .map_err(|_| anyhow!("a request's thread panicked"))??;
+        let end = request.join().map_err(|_| anyhow!("a request's thread panicked"))??;
         others_end = others_end.max(end);
     }
     if others_end <= arrival {
@@ -267,9 +231,7 @@ fn late_request(port: u16) -> Result<Late> {
 fn model_name(port: u16) -> Result<String> {
     let models = http::get(port, "/v1/models")?;
     let name = models["data"][0]["id"].as_str();
-    Ok(name
-        .context("failed to find a model in `/v1/models`")?
-        .to_owned())
+    Ok(name.context("failed to find a model in `/v1/models`")?.to_owned())
 }
 
 /// Runs one of the three; tells when it has [`EARLY_TOKENS`], returns when it ended.
@@ -302,9 +264,7 @@ fn wait_for_early(seen: &Receiver<()>, count: usize) -> Result<()> {
 
 fn time_first_token(port: u16, model: &str, watch: Stopwatch) -> Result<f64> {
     let mut events = chat(port, model, "What is the capital of France?", 16)?;
-    events
-        .next_text()?
-        .context("failed to time the late request: it gave no text")?;
+    events.next_text()?.context("failed to time the late request: it gave no text")?;
     let seconds = watch.seconds();
     while events.next_text()?.is_some() {}
     Ok(seconds)

@@ -7,10 +7,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Stopwatch(Instant);
 
 impl Stopwatch {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "xtask times programs, it simulates nothing"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "xtask times programs, it simulates nothing")]
     pub(crate) fn start() -> Self {
         Self(Instant::now())
     }

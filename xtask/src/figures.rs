@@ -44,16 +44,10 @@ impl Figures {
     pub(crate) fn table(&self) -> String {
         let mut lines = vec![
             "decode, tokens/s of all rows (median of the rounds)".to_owned(),
-            format!(
-                "{:>6} {:>12} {:>9} {:>7}",
-                "rows", "slipstream", "mlx-lm", "ratio"
-            ),
+            format!("{:>6} {:>12} {:>9} {:>7}", "rows", "slipstream", "mlx-lm", "ratio"),
         ];
         lines.extend(self.pairs().map(|(rows, ours, theirs)| {
-            format!(
-                "{rows:>6} {ours:>12.1} {theirs:>9.1} {:>7.2}",
-                ours / theirs
-            )
+            format!("{rows:>6} {ours:>12.1} {theirs:>9.1} {:>7.2}", ours / theirs)
         }));
         lines.push(String::new());
         lines.extend(self.serving.lines());
@@ -82,11 +76,7 @@ impl Figures {
     /// Rows, our median and theirs.
     fn pairs(&self) -> impl Iterator<Item = (u64, f64, f64)> {
         self.ours.iter().zip(&self.mlx_lm).map(|(ours, theirs)| {
-            (
-                ours.rows,
-                median(&ours.tokens_per_second),
-                median(&theirs.tokens_per_second),
-            )
+            (ours.rows, median(&ours.tokens_per_second), median(&theirs.tokens_per_second))
         })
     }
 }
@@ -100,14 +90,9 @@ impl Serving {
         let first = self.late_median(|late| late.first_token_seconds);
         let end = self.late_median(|late| late.others_end_seconds);
         let share = self.late_median(Late::share);
-        let idle = self
-            .idle_percent
-            .map_or("not measured".to_owned(), |it| format!("{it:.2} %"));
+        let idle = self.idle_percent.map_or("not measured".to_owned(), |it| format!("{it:.2} %"));
         vec![
-            format!(
-                "start to ready          {:.2} s",
-                median(&self.ready_seconds)
-            ),
+            format!("start to ready          {:.2} s", median(&self.ready_seconds)),
             format!(
                 "late request's 1st token {first:.2} s, the 3 others end at {end:.2} s: {share:.2}"
             ),
@@ -149,9 +134,8 @@ fn median(values: &[f64]) -> f64 {
 pub(crate) fn parse_cells(text: &str) -> Result<Vec<(u64, f64)>> {
     let value: Value = serde_json::from_str(text.trim())
         .with_context(|| format!("failed to parse a benchmark's JSON: `{}`", text.trim()))?;
-    let cells = value["cells"]
-        .as_array()
-        .context("failed to find `cells` in a benchmark's JSON")?;
+    let cells =
+        value["cells"].as_array().context("failed to find `cells` in a benchmark's JSON")?;
     cells.iter().map(parse_cell).collect()
 }
 
@@ -183,19 +167,13 @@ mod tests {
     use super::*;
 
     fn figures() -> Figures {
-        let cell = |rows, figures: &[f64]| Cell {
-            rows,
-            tokens_per_second: figures.to_vec(),
-        };
+        let cell = |rows, figures: &[f64]| Cell { rows, tokens_per_second: figures.to_vec() };
         Figures {
             ours: vec![cell(1, &[20.0, 10.0, 90.0]), cell(4, &[60.0, 60.0, 60.0])],
             mlx_lm: vec![cell(1, &[16.0, 16.0, 1.0]), cell(4, &[30.0, 40.0, 50.0])],
             serving: Serving {
                 ready_seconds: vec![1.0, 2.0],
-                late: vec![Late {
-                    first_token_seconds: 0.5,
-                    others_end_seconds: 5.0,
-                }],
+                late: vec![Late { first_token_seconds: 0.5, others_end_seconds: 5.0 }],
                 idle_percent: None,
             },
         }
@@ -222,14 +200,8 @@ mod tests {
     #[test]
     fn the_table_has_a_line_for_each_batch_size() {
         let table = figures().table();
-        assert!(
-            table.contains("     4         60.0      40.0    1.50"),
-            "{table}"
-        );
-        assert!(
-            table.contains("     1         20.0      16.0    1.25"),
-            "{table}"
-        );
+        assert!(table.contains("     4         60.0      40.0    1.50"), "{table}");
+        assert!(table.contains("     1         20.0      16.0    1.25"), "{table}");
     }
 
     #[test]
@@ -256,13 +228,7 @@ mod tests {
     fn rounds_with_different_batch_sizes_do_not_compare() {
         let good = [vec![(1, 1.0), (4, 2.0)], vec![(1, 3.0), (4, 4.0)]];
         let cells = collect(&good).unwrap();
-        assert_eq!(
-            cells[1],
-            Cell {
-                rows: 4,
-                tokens_per_second: vec![2.0, 4.0]
-            }
-        );
+        assert_eq!(cells[1], Cell { rows: 4, tokens_per_second: vec![2.0, 4.0] });
         assert!(collect(&[vec![(1, 1.0)], vec![(4, 1.0)]]).is_err());
         assert!(collect(&[vec![(1, 1.0)], vec![]]).is_err());
     }

@@ -14,10 +14,7 @@ pub(crate) fn run(workspace: &Workspace, yes: bool) -> Result<()> {
     let model = model::ready(workspace, &server)?;
     let python = venv::ORACLE.ready(workspace)?;
     drop(lock);
-    let out = format!(
-        "goldens/{}",
-        machine(std::env::consts::OS, std::env::consts::ARCH)?
-    );
+    let out = format!("goldens/{}", machine(std::env::consts::OS, std::env::consts::ARCH)?);
     println!("Writing `{out}`");
     Task::new("generate the goldens", python)
         .args(["goldens/generate/generate.py", "--out", &out, "--smollm2"])

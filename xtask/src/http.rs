@@ -13,14 +13,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(120);
 
 /// Asks for `path` and returns the JSON of a good answer.
 pub(crate) fn get(port: u16, path: &str) -> Result<Value> {
-    let mut answer = send(
-        port,
-        &format!("GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n"),
-    )?;
+    let mut answer = send(port, &format!("GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n"))?;
     let mut body = String::new();
-    answer
-        .read_to_string(&mut body)
-        .context("failed to read an answer")?;
+    answer.read_to_string(&mut body).context("failed to read an answer")?;
     serde_json::from_str(&body).with_context(|| format!("failed to parse the answer `{body}`"))
 }
 
@@ -41,19 +36,13 @@ pub(crate) fn post_for_events(port: u16, path: &str, body: &Value) -> Result<Eve
 fn send(port: u16, request: &str) -> Result<BufReader<TcpStream>> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))
         .with_context(|| format!("failed to connect to port {port}"))?;
-    stream
-        .set_read_timeout(Some(SILENCE_MAX))
-        .context("failed to bound the wait for answers")?;
-    stream
-        .write_all(request.as_bytes())
-        .context("failed to send a request")?;
+    stream.set_read_timeout(Some(SILENCE_MAX)).context("failed to bound the wait for answers")?;
+    stream.write_all(request.as_bytes()).context("failed to send a request")?;
     let mut answer = BufReader::new(stream);
     let status = read_head(&mut answer)?;
     if status != 200 {
         let mut body = String::new();
-        answer
-            .read_to_string(&mut body)
-            .context("failed to read an answer")?;
+        answer.read_to_string(&mut body).context("failed to read an answer")?;
         bail!("failed to get an answer: the server said {status}: {body}");
     }
     Ok(answer)
@@ -62,19 +51,12 @@ fn send(port: u16, request: &str) -> Result<BufReader<TcpStream>> {
 /// Reads up to the blank line before the body; returns the status.
 fn read_head(answer: &mut impl BufRead) -> Result<u16> {
     let mut line = String::new();
-    answer
-        .read_line(&mut line)
-        .context("failed to read a status line")?;
-    let status = line
-        .split(' ')
-        .nth(1)
-        .and_then(|word| word.trim().parse().ok());
+    answer.read_line(&mut line).context("failed to read a status line")?;
+    let status = line.split(' ').nth(1).and_then(|word| word.trim().parse().ok());
     let status = status.with_context(|| format!("failed to parse the status line `{line}`"))?;
     while !line.trim_end().is_empty() {
         line.clear();
-        answer
-            .read_line(&mut line)
-            .context("failed to read a header")?;
+        answer.read_line(&mut line).context("failed to read a header")?;
     }
     Ok(status)
 }
@@ -90,10 +72,7 @@ impl<R: BufRead> Events<R> {
     fn next_event(&mut self) -> Result<Option<Value>> {
         loop {
             let mut line = String::new();
-            let count = self
-                .answer
-                .read_line(&mut line)
-                .context("failed to read an event")?;
+            let count = self.answer.read_line(&mut line).context("failed to read an event")?;
             if count == 0 {
                 bail!("failed to read an event: the stream ended without `[DONE]`");
             }
@@ -102,9 +81,7 @@ impl<R: BufRead> Events<R> {
                 Some("[DONE]") => return Ok(None),
                 Some(json) => {
                     let event = serde_json::from_str(json);
-                    return event
-                        .map(Some)
-                        .with_context(|| format!("failed to parse `{json}`"));
+                    return event.map(Some).with_context(|| format!("failed to parse `{json}`"));
                 }
             }
         }
@@ -130,9 +107,7 @@ mod tests {
     use super::*;
 
     fn texts(answer: &str) -> Result<Vec<String>> {
-        let mut events = Events {
-            answer: answer.as_bytes(),
-        };
+        let mut events = Events { answer: answer.as_bytes() };
         let mut texts = Vec::new();
         while let Some(text) = events.next_text()? {
             texts.push(text);

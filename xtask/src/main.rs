@@ -129,16 +129,11 @@ mod tests {
     #[test]
     fn serve_passes_on_what_it_does_not_know_with_or_without_dashes_before() {
         let expected: Vec<OsString> = vec!["--port".into(), "9000".into(), "--batch=4".into()];
-        for words in [
-            &["--port", "9000", "--batch=4"][..],
-            &["--", "--port", "9000", "--batch=4"],
-        ] {
+        for words in [&["--port", "9000", "--batch=4"][..], &["--", "--port", "9000", "--batch=4"]]
+        {
             assert_eq!(serve_flags(words), (false, expected.clone()), "{words:?}");
         }
-        assert_eq!(
-            serve_flags(&["--yes", "--port", "9000", "--batch=4"]),
-            (true, expected)
-        );
+        assert_eq!(serve_flags(&["--yes", "--port", "9000", "--batch=4"]), (true, expected));
         assert_eq!(serve_flags(&[]), (false, vec![]));
     }
 

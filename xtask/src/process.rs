@@ -25,12 +25,7 @@ impl Task {
     /// `attempt` completes the sentence "failed to ...".
     pub(crate) fn new(attempt: impl Into<String>, program: impl AsRef<OsStr>) -> Self {
         let shown = program.as_ref().to_string_lossy().into_owned();
-        Self {
-            attempt: attempt.into(),
-            hint: None,
-            command: Command::new(program),
-            shown,
-        }
+        Self { attempt: attempt.into(), hint: None, command: Command::new(program), shown }
     }
 
     /// Cargo itself: the one that runs us, so that the toolchain is the same.
@@ -101,15 +96,8 @@ impl Task {
     pub(crate) fn log_to(mut self, log: &Path) -> Result<()> {
         let file = File::create(log)
             .with_context(|| format!("failed to create the log `{}`", log.display()))?;
-        let both = file
-            .try_clone()
-            .context("failed to share the log between two streams")?;
-        let status = self
-            .command
-            .stdin(Stdio::null())
-            .stdout(file)
-            .stderr(both)
-            .status();
+        let both = file.try_clone().context("failed to share the log between two streams")?;
+        let status = self.command.stdin(Stdio::null()).stdout(file).stderr(both).status();
         let status = status.with_context(|| self.not_started())?;
         let said = std::fs::read(log).unwrap_or_default();
         self.judge(status, &String::from_utf8_lossy(&said))
@@ -119,29 +107,15 @@ impl Task {
     pub(crate) fn start_logged(mut self, log: &Path) -> Result<Running> {
         let file = File::create(log)
             .with_context(|| format!("failed to create the log `{}`", log.display()))?;
-        let both = file
-            .try_clone()
-            .context("failed to share the log between two streams")?;
-        let child = self
-            .command
-            .stdin(Stdio::null())
-            .stdout(file)
-            .stderr(both)
-            .spawn();
+        let both = file.try_clone().context("failed to share the log between two streams")?;
+        let child = self.command.stdin(Stdio::null()).stdout(file).stderr(both).spawn();
         let child = child.with_context(|| self.not_started())?;
-        Ok(Running {
-            task: self,
-            child,
-            log: log.to_owned(),
-        })
+        Ok(Running { task: self, child, log: log.to_owned() })
     }
 
     fn not_started(&self) -> String {
         with_hint(
-            format!(
-                "failed to {}: could not start `{}`",
-                self.attempt, self.shown
-            ),
+            format!("failed to {}: could not start `{}`", self.attempt, self.shown),
             self.hint.as_deref(),
         )
     }
@@ -150,13 +124,7 @@ impl Task {
         if status.success() {
             return Ok(());
         }
-        Err(anyhow!(failure(
-            &self.attempt,
-            &self.shown,
-            status,
-            said,
-            self.hint.as_deref()
-        )))
+        Err(anyhow!(failure(&self.attempt, &self.shown, status, said, self.hint.as_deref())))
     }
 }
 
@@ -171,11 +139,7 @@ pub(crate) struct Running {
 impl Running {
     /// True once the command has ended.
     pub(crate) fn ended(&mut self) -> Result<bool> {
-        Ok(self
-            .child
-            .try_wait()
-            .context("failed to ask whether a command has ended")?
-            .is_some())
+        Ok(self.child.try_wait().context("failed to ask whether a command has ended")?.is_some())
     }
 
     /// Waits for the end; an error quotes the end of the log.
@@ -212,15 +176,9 @@ fn with_hint(mut message: String, hint: Option<&str>) -> String {
 
 /// The last lines of `said` that are not blank, indented.
 fn tail(said: &str) -> String {
-    let lines: Vec<&str> = said
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
+    let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
     let first = lines.len().saturating_sub(TAIL_LINES);
-    let indented: Vec<String> = lines[first..]
-        .iter()
-        .map(|line| format!("    {line}"))
-        .collect();
+    let indented: Vec<String> = lines[first..].iter().map(|line| format!("    {line}")).collect();
     indented.join("\n")
 }
 
@@ -240,30 +198,16 @@ mod tests {
             .args(["-c", "echo one; echo two >&2; exit 3"])
             .hint("sleep first");
         let message = task.capture().unwrap_err().to_string();
-        for part in [
-            "failed to count sheep",
-            "exit status: 3",
-            "    one",
-            "    two",
-            "sleep first",
-        ] {
-            assert!(
-                message.contains(part),
-                "`{part}` is missing from: {message}"
-            );
+        for part in ["failed to count sheep", "exit status: 3", "    one", "    two", "sleep first"]
+        {
+            assert!(message.contains(part), "`{part}` is missing from: {message}");
         }
     }
 
     #[test]
     fn a_program_that_does_not_exist_is_named() {
-        let error = Task::new("do magic", "no-such-program-anywhere")
-            .stream()
-            .unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .contains("could not start `no-such-program-anywhere`")
-        );
+        let error = Task::new("do magic", "no-such-program-anywhere").stream().unwrap_err();
+        assert!(error.to_string().contains("could not start `no-such-program-anywhere`"));
     }
 
     #[test]

@@ -21,9 +21,7 @@ pub(crate) fn run(workspace: &Workspace, yes: bool, flags: Vec<OsString>) -> Res
         with_model(&model::ready(workspace, &server)?, flags)
     };
     drop(lock);
-    let task = Task::new("start the server", &server)
-        .arg("serve")
-        .args(arguments);
+    let task = Task::new("start the server", &server).arg("serve").args(arguments);
     let shown = task.shown().to_owned();
     let failed = task.into_command().exec();
     Err(failed).with_context(|| format!("failed to start `{shown}`"))
@@ -38,10 +36,7 @@ fn names_model(flags: &[OsString]) -> bool {
 }
 
 fn with_model(folder: &Path, flags: Vec<OsString>) -> Vec<OsString> {
-    let model = [
-        OsStr::new("--model").to_owned(),
-        folder.as_os_str().to_owned(),
-    ];
+    let model = [OsStr::new("--model").to_owned(), folder.as_os_str().to_owned()];
     model.into_iter().chain(flags).collect()
 }
 

@@ -42,14 +42,10 @@ fn mlx(_: &Workspace) -> Result<()> {
 /// Builds the optimised `slipstream` and says where it is.
 pub(crate) fn server(workspace: &Workspace) -> Result<PathBuf> {
     let task = workspace.cargo("build the server");
-    task.args(["build", "--release", "--package", "slipstream-engine"])
-        .stream()?;
+    task.args(["build", "--release", "--package", "slipstream-engine"]).stream()?;
     let server = workspace.target()?.join("release/slipstream");
     if !server.is_file() {
-        bail!(
-            "failed to build the server: cargo left no `{}`",
-            server.display()
-        );
+        bail!("failed to build the server: cargo left no `{}`", server.display());
     }
     Ok(server)
 }

@@ -18,10 +18,7 @@ pub(crate) struct Stamp {
 impl Stamp {
     /// A stamp kept at `path` for these inputs, given as name and value. Order matters.
     pub(crate) fn new(path: PathBuf, inputs: &[(&str, &str)]) -> Self {
-        Self {
-            path,
-            inputs: inputs_hash(inputs),
-        }
+        Self { path, inputs: inputs_hash(inputs) }
     }
 
     /// True when the step ended with exactly these inputs.
@@ -79,13 +76,8 @@ pub(crate) fn fresh_partial(path: &Path) -> Result<PathBuf> {
 }
 
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
-    fs::rename(from, to).with_context(|| {
-        format!(
-            "failed to rename `{}` to `{}`",
-            from.display(),
-            to.display()
-        )
-    })
+    fs::rename(from, to)
+        .with_context(|| format!("failed to rename `{}` to `{}`", from.display(), to.display()))
 }
 
 pub(crate) fn create_folder(path: &Path) -> Result<()> {
@@ -127,15 +119,10 @@ mod tests {
     #[test]
     fn any_change_of_the_inputs_makes_a_stamp_stale() {
         let directory = tempfile::tempdir().unwrap();
-        stamp(directory.path(), &[("a", "bc"), ("d", "e")])
-            .write()
-            .unwrap();
-        for other in [
-            &[("a", "bd"), ("d", "e")][..],
-            &[("ab", "c"), ("d", "e")],
-            &[("a", "bc")],
-            &[],
-        ] {
+        stamp(directory.path(), &[("a", "bc"), ("d", "e")]).write().unwrap();
+        for other in
+            [&[("a", "bd"), ("d", "e")][..], &[("ab", "c"), ("d", "e")], &[("a", "bc")], &[]]
+        {
             assert!(!stamp(directory.path(), other).is_current(), "{other:?}");
         }
     }

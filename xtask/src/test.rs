@@ -26,9 +26,7 @@ pub(crate) fn run(workspace: &Workspace, yes: bool) -> Result<()> {
     let watch = Stopwatch::start();
     println!("== format");
     // Needs no set-up, so a stray space is told at once.
-    format_check(workspace)
-        .stream()
-        .context("1 check failed: format")?;
+    format_check(workspace).stream().context("1 check failed: format")?;
     println!("== set-up");
     let fixtures = fixtures(workspace, yes)?;
     println!("== set-up: done in {:.0} s", watch.seconds());
@@ -53,11 +51,7 @@ fn fixtures(workspace: &Workspace, yes: bool) -> Result<Fixtures> {
     let server = setup::server(workspace)?;
     let model = model::ready(workspace, &server)?;
     let python = venv::CLIENTS.ready(workspace)?;
-    Ok(Fixtures {
-        server,
-        model,
-        python,
-    })
+    Ok(Fixtures { server, model, python })
 }
 
 fn format_check(workspace: &Workspace) -> Task {
@@ -76,14 +70,16 @@ fn checks(workspace: &Workspace, fixtures: &Fixtures) -> Vec<Check> {
         "--deny",
         "warnings",
     ]);
-    // The tests' crate is named only so that shared dependencies get the features that they have
-    // in the whole workspace: else cargo would compile tokio and all above it twice.
+    // The other two packages are named only so that shared dependencies get the features that they
+    // have in the whole workspace: else cargo would compile tokio and all above it twice.
     let without_mlx = workspace.cargo("pass the tests that need no MLX").args([
         "test",
         "--package",
         "slipstream-engine",
         "--package",
         "slipstream-tests",
+        "--package",
+        "xtask",
         "--no-default-features",
         "--lib",
     ]);
@@ -94,17 +90,8 @@ fn checks(workspace: &Workspace, fixtures: &Fixtures) -> Vec<Check> {
         .env("SLIPSTREAM_DEMO_MODEL", &fixtures.model)
         .env("SLIPSTREAM_CLIENT_PYTHON", &fixtures.python);
     vec![
-        Check {
-            name: "lints",
-            task: lints,
-        },
-        Check {
-            name: "tests without MLX",
-            task: without_mlx,
-        },
-        Check {
-            name: "all tests",
-            task: all,
-        },
+        Check { name: "lints", task: lints },
+        Check { name: "tests without MLX", task: without_mlx },
+        Check { name: "all tests", task: all },
     ]
 }

@@ -22,18 +22,12 @@ pub(crate) struct Venv {
 }
 
 /// mlx-lm, whose output ours must equal.
-pub(crate) const ORACLE: Venv = Venv {
-    name: "oracle",
-    requirements: "goldens/generate/requirements.txt",
-    mlx: true,
-};
+pub(crate) const ORACLE: Venv =
+    Venv { name: "oracle", requirements: "goldens/generate/requirements.txt", mlx: true };
 
 /// The SDKs of the end-to-end tests.
-pub(crate) const CLIENTS: Venv = Venv {
-    name: "clients",
-    requirements: "tests/clients/requirements.txt",
-    mlx: false,
-};
+pub(crate) const CLIENTS: Venv =
+    Venv { name: "clients", requirements: "tests/clients/requirements.txt", mlx: false };
 
 impl Venv {
     /// Makes the environment and returns its Python.
@@ -48,10 +42,7 @@ impl Venv {
         if stamp.is_current() && python.exists() {
             return Ok(python);
         }
-        eprintln!(
-            "Python: making `.venv/{}` from `{}`",
-            self.name, self.requirements
-        );
+        eprintln!("Python: making `.venv/{}` from `{}`", self.name, self.requirements);
         remove_if_there(&folder)?;
         create(&folder)?;
         install(&python, &requirements)?;
@@ -64,25 +55,15 @@ impl Venv {
 }
 
 fn create(folder: &Path) -> Result<()> {
-    let task = Task::new(
-        format!("make a Python environment at `{}`", folder.display()),
-        "python3",
-    );
+    let task = Task::new(format!("make a Python environment at `{}`", folder.display()), "python3");
     let task = task.args(["-m", "venv"]).arg(folder);
-    task.hint("check that `python3 -m venv` works (Debian: `python3-venv`)")
-        .capture()?;
+    task.hint("check that `python3 -m venv` works (Debian: `python3-venv`)").capture()?;
     Ok(())
 }
 
 fn install(python: &Path, requirements: &Path) -> Result<()> {
     Task::new(format!("install `{}`", requirements.display()), python)
-        .args([
-            "-m",
-            "pip",
-            "--quiet",
-            "--disable-pip-version-check",
-            "install",
-        ])
+        .args(["-m", "pip", "--quiet", "--disable-pip-version-check", "install"])
         .args(["--only-binary=:all:", "--requirement"])
         .arg(requirements)
         .hint("check the network, that pip reaches its registry, and that Python is 3.11 or later")
@@ -93,10 +74,7 @@ fn install(python: &Path, requirements: &Path) -> Result<()> {
 #[cfg(target_os = "linux")]
 fn exchange_blas(python: &Path) -> Result<()> {
     let task = Task::new("find the environment's packages", python);
-    let task = task.args([
-        "-c",
-        "import sysconfig; print(sysconfig.get_path('platlib'))",
-    ]);
+    let task = task.args(["-c", "import sysconfig; print(sysconfig.get_path('platlib'))"]);
     let packages = PathBuf::from(task.capture()?.trim());
     crate::mlx::link_openblas(&packages.join("mlx_cpu.libs"))
 }
@@ -116,10 +94,7 @@ mod tests {
         let root = Workspace::find().unwrap().root().to_owned();
         let text = fs::read_to_string(root.join(venv.requirements)).unwrap();
         let lines = text.lines().map(str::trim);
-        lines
-            .filter(|line| !line.is_empty() && !line.starts_with('#'))
-            .map(str::to_owned)
-            .collect()
+        lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned).collect()
     }
 
     #[test]
@@ -129,10 +104,7 @@ mod tests {
             assert!(!pins.is_empty());
             for line in pins {
                 let (name, version) = line.split_once("==").unwrap_or((&line, ""));
-                assert!(
-                    !version.is_empty() && !version.contains('*'),
-                    "`{name}` is not pinned"
-                );
+                assert!(!version.is_empty() && !version.contains('*'), "`{name}` is not pinned");
             }
         }
     }

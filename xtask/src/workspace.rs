@@ -24,10 +24,7 @@ impl Workspace {
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
         let root = manifest_directory.join("..").canonicalize();
         let root = root.with_context(|| {
-            format!(
-                "failed to find the workspace above `{}`",
-                manifest_directory.display()
-            )
+            format!("failed to find the workspace above `{}`", manifest_directory.display())
         })?;
         Ok(Self { root })
     }
@@ -69,9 +66,7 @@ impl Workspace {
     pub(crate) fn target(&self) -> Result<PathBuf> {
         let metadata = self.cargo_metadata(false)?;
         let target = metadata["target_directory"].as_str();
-        Ok(target
-            .context("`cargo metadata` names no `target_directory`")?
-            .into())
+        Ok(target.context("`cargo metadata` names no `target_directory`")?.into())
     }
 
     /// Keeps a second `cargo xtask` of this checkout from setting up the same folders. Held until
@@ -86,8 +81,7 @@ impl Workspace {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 eprintln!("Another `cargo xtask` sets this checkout up: waiting for its end.");
-                file.lock()
-                    .with_context(|| format!("failed to lock `{}`", path.display()))?;
+                file.lock().with_context(|| format!("failed to lock `{}`", path.display()))?;
             }
             Err(TryLockError::Error(error)) => {
                 return Err(error).with_context(|| format!("failed to lock `{}`", path.display()));
@@ -101,10 +95,7 @@ impl Workspace {
 pub(crate) fn locked_version<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
     let name = format!("name = \"{package}\"");
     let mut lines = lock.lines().skip_while(|line| *line != name).skip(1);
-    lines
-        .next()?
-        .strip_prefix("version = \"")?
-        .strip_suffix('"')
+    lines.next()?.strip_prefix("version = \"")?.strip_suffix('"')
 }
 
 #[cfg(test)]

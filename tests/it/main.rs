@@ -9,6 +9,9 @@ mod layering;
 mod recovery;
 // Stories of a few requests on one scheduler.
 mod scheduling;
+// The real server on the real demo model, from outside.
+#[cfg(feature = "mlx")]
+mod serving;
 // Thousands of seeded runs of the scheduler against a naive model.
 mod simulation;
 // House rules that neither the compiler nor clippy checks.

@@ -5,4 +5,5 @@ pub mod client;
 pub mod demo;
 pub mod random;
 pub mod script;
+pub mod server;
 pub mod sources;

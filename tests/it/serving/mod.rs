@@ -1,0 +1,5 @@
+//! The real server, from outside: its command line, its clients, its end.
+
+mod agents;
+mod command_line;
+mod ends;

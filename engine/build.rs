@@ -8,5 +8,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     if let Ok(directory) = std::env::var("DEP_MLX_RUNTIME_LIBRARY_DIR") {
         println!("cargo::rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{directory}");
+        // For the build scripts of packages whose executables link the engine.
+        println!("cargo::metadata=runtime_library_dir={directory}");
     }
 }

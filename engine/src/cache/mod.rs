@@ -18,8 +18,8 @@ pub use full::FullCache;
 pub use geometry::{Geometry, Offset};
 
 use crate::error::Result;
-use crate::mlx::Array;
 use crate::mlx::ops::Mask;
+use crate::mlx::{Array, ThreadBound};
 
 /// One layer's cache.
 #[derive(Debug)]
@@ -28,11 +28,17 @@ pub enum LayerCache {
     Full(FullCache),
 }
 
-/// The caches of all layers of one row or of a batch of rows.
+/// The caches of all layers of one row or of a batch of rows. It stays on the engine thread:
+///
+/// ```compile_fail
+/// fn leaves_its_thread<T: Send>() {}
+/// leaves_its_thread::<slipstream_engine::cache::CacheSet>();
+/// ```
 #[derive(Debug)]
 pub struct CacheSet {
     layers: Vec<LayerCache>,
     geometry: Geometry,
+    bound: ThreadBound,
 }
 
 /// What all layers of one forward share: made once, before the first layer writes.
@@ -47,7 +53,7 @@ pub struct Positions {
 impl CacheSet {
     /// An empty row with these layers.
     pub fn solo(layers: Vec<LayerCache>) -> Self {
-        Self { layers, geometry: Geometry::solo() }
+        Self { layers, geometry: Geometry::solo(), bound: ThreadBound::default() }
     }
 
     /// How many rows it holds.
@@ -124,7 +130,7 @@ impl CacheSet {
             LayerCache::Full(layer) => Ok(LayerCache::Full(layer.extract(row, columns.clone())?)),
         });
         let geometry = Geometry::solo_of_width(columns.end - columns.start);
-        Ok(Self { layers: layers.collect::<Result<_>>()?, geometry })
+        Ok(Self { layers: layers.collect::<Result<_>>()?, geometry, bound: self.bound })
     }
 
     /// Every array, to evaluate them at once.

@@ -1,8 +1,8 @@
 //! The only place that touches mlx-rs and mlx-sys: device, memory, operations, weights; and the
 //! engine thread that owns every array.
 //!
-//! Invariants: arrays never leave the engine thread (`Array` is not `Send` in spirit: MLX's streams
-//! belong to the thread that made them); `unsafe` appears only here, each with its SAFETY line; an
+//! Invariants: arrays never leave the engine thread (mlx-rs lets them, but MLX's streams belong to the
+//! thread that made them: what holds arrays for long is [`ThreadBound`]); `unsafe` appears only here, each with its SAFETY line; an
 //! MLX failure is an [`Error`](crate::error::Error) with the text that MLX gave.
 
 #![allow(unsafe_code)]
@@ -28,3 +28,13 @@ pub use mlx_rs::{Array, Dtype};
 pub use weights::Weights;
 
 pub mod thread;
+
+/// Makes the struct that holds it stay on its thread: neither `Send` nor `Sync`.
+///
+/// ```compile_fail
+/// fn leaves_its_thread<T: Send>() {}
+/// leaves_its_thread::<slipstream_engine::mlx::ThreadBound>();
+/// ```
+#[cfg(feature = "mlx")]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ThreadBound(std::marker::PhantomData<*const ()>);

@@ -64,10 +64,13 @@ fn the_sdk_raises_our_refusals_with_their_field_and_a_live_stream_does_not_notic
     assert!(output.status.success(), "{output:?}");
     let outcomes: Value = serde_json::from_slice(&output.stdout).unwrap();
     let bad = "BadRequestError";
-    assert_eq!(outcomes["no messages"], json!([bad, 400, "messages", null]));
-    assert_eq!(outcomes["two answers"][..3], json!([bad, 400, "n"]));
-    assert_eq!(outcomes["negative temperature"], json!([bad, 400, "temperature", null]));
-    assert_eq!(outcomes["no tokens"], json!([bad, 400, "max_tokens", null]));
+    assert_eq!(outcomes["no messages"], json!([bad, 400, "messages", "invalid_request"]));
+    assert_eq!(outcomes["two answers"], json!([bad, 400, "n", "unsupported"]));
+    assert_eq!(
+        outcomes["negative temperature"],
+        json!([bad, 400, "temperature", "invalid_request"])
+    );
+    assert_eq!(outcomes["no tokens"], json!([bad, 400, "max_tokens", "invalid_request"]));
     assert_eq!(
         outcomes["unknown model"],
         json!(["NotFoundError", 404, "model", "model_not_found"])

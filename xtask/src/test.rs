@@ -70,18 +70,11 @@ fn checks(workspace: &Workspace, fixtures: &Fixtures) -> Vec<Check> {
         "--deny",
         "warnings",
     ]);
-    // The other two packages are named only so that shared dependencies get the features that they
-    // have in the whole workspace: else cargo would compile tokio and all above it twice.
     let without_mlx = workspace.cargo("pass the tests that need no MLX").args([
         "test",
         "--package",
         "slipstream-engine",
-        "--package",
-        "slipstream-tests",
-        "--package",
-        "xtask",
         "--no-default-features",
-        "--lib",
     ]);
     let all = workspace
         .cargo("pass the tests")

@@ -78,7 +78,6 @@ async fn stats_show_every_figure_of_the_snapshot() {
 
 fn snapshot() -> Snapshot {
     Snapshot {
-        progressed_at: Duration::from_secs(3),
         rows: vec![RowSnapshot {
             id: "chatcmpl-1".to_owned(),
             state: "waiting",
@@ -94,7 +93,6 @@ fn snapshot() -> Snapshot {
             age_ms: 77,
         }],
         batch: BatchSnapshot {
-            tokens_per_second_now: 12.5,
             configured: 8,
             mode: "batch",
             batched: true,

@@ -1,4 +1,5 @@
 //! One binary for everything that is tested across modules.
+#![allow(clippy::unwrap_used, reason = "a test may end at a broken expectation")]
 
 // What mlx-lm makes of the same weights.
 #[cfg(feature = "mlx")]

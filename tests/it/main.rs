@@ -8,6 +8,9 @@ mod goldens;
 mod layering;
 // A failed engine thread fails its rows and comes back.
 mod recovery;
+// Sampled rows on a real model.
+#[cfg(feature = "mlx")]
+mod sampling;
 // Stories of a few requests on one scheduler.
 mod scheduling;
 // The real server on the real demo model, from outside.

@@ -192,6 +192,29 @@ mod tests {
     }
 
     #[test]
+    fn shards_load_as_one_checkpoint_by_their_index() {
+        let directory = tempfile::tempdir().unwrap();
+        let single = write_checkpoint(directory.path());
+        let shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+        let second = std::fs::read(&single).unwrap();
+        let renamed = String::from_utf8_lossy(&second[8..]).find("\"x\"").unwrap() + 9;
+        let mut first = second.clone();
+        first[renamed] = b'y';
+        std::fs::remove_file(single).unwrap();
+        std::fs::write(directory.path().join(shards[0]), first).unwrap();
+        std::fs::write(directory.path().join(shards[1]), second).unwrap();
+        let index = serde_json::json!({"weight_map": {"y": shards[0], "x": shards[1]}});
+        std::fs::write(directory.path().join(INDEX_FILE), index.to_string()).unwrap();
+        let mut weights = Weights::load(directory.path()).unwrap();
+        assert_eq!(weights.bytes(), 16);
+        for name in ["x", "y"] {
+            let values = super::super::ops::read_f32(&weights.take(name).unwrap()).unwrap();
+            assert_eq!(values, [1.0, 2.0]);
+        }
+        assert!(weights.take("x").unwrap_err().message().contains("`x`"));
+    }
+
+    #[test]
     fn an_index_that_names_a_missing_or_outside_shard_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         for name in ["model-00001-of-00002.safetensors", "../outside.safetensors"] {

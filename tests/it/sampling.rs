@@ -48,7 +48,9 @@ fn answers(specs: &[RowSpec], gap: usize) -> Vec<Vec<u32>> {
         let (client, events) = Client::new(TOKENS);
         scheduler.submit(spec.clone(), events);
         clients.push(client);
-        (0..gap).for_each(|_| drop(scheduler.tick()));
+        for _ in 0..gap {
+            scheduler.tick();
+        }
     }
     while scheduler.live_rows() > 0 {
         scheduler.tick();

@@ -13,11 +13,14 @@ pub(crate) fn run(workspace: &Workspace, yes: bool) -> Result<()> {
     let server = setup::server(workspace)?;
     let model = model::ready(workspace, &server)?;
     let python = venv::ORACLE.ready(workspace)?;
+    let reference_blas = venv::reference_blas(&python)?;
     drop(lock);
     let out = format!("goldens/{}", machine(std::env::consts::OS, std::env::consts::ARCH)?);
     println!("Writing `{out}`");
     let generate = || {
         let task = Task::new("generate the goldens", &python).directory(workspace.root());
+        // The reference BLAS sums f32 in the same order on every machine.
+        let task = task.env("LD_LIBRARY_PATH", &reference_blas);
         task.args(["goldens/generate/generate.py", "--out", &out])
     };
     // The script writes the tiny checkpoints and their cases, or the demo model's, not both.

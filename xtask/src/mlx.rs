@@ -215,15 +215,21 @@ pub(crate) fn wheel_requirement() -> &'static str {
     WHEEL_X86_64.requirement
 }
 
-/// Makes the reference BLAS among a wheel's bundled libraries a link to the system's OpenBLAS.
-/// Without one the reference BLAS stays: right, but several times slower.
+/// Where a wheel's own reference BLAS is kept when OpenBLAS takes its place, in its libraries' folder.
+/// Found there through `LD_LIBRARY_PATH`, it gives the same f32 bits on every machine.
+pub(crate) const REFERENCE_BLAS: &str = "reference";
+
+/// Makes the reference BLAS among a wheel's bundled libraries a link to the system's OpenBLAS, and
+/// keeps the former aside. Without an OpenBLAS it stays: right, but several times slower.
 pub(crate) fn link_openblas(libraries: &Path) -> Result<()> {
     let bundled = bundled_blas(libraries)?;
     let Some(openblas) = openblas() else {
         eprintln!("MLX: found no OpenBLAS, so matrices will be multiplied slowly");
         return Ok(());
     };
-    remove_if_there(&bundled)?;
+    let aside = libraries.join(REFERENCE_BLAS);
+    create_folder(&aside)?;
+    rename(&bundled, &aside.join(bundled.file_name().context("a library has a name")?))?;
     std::os::unix::fs::symlink(&openblas, &bundled).with_context(|| {
         format!("failed to link `{}` to `{}`", bundled.display(), openblas.display())
     })

@@ -38,7 +38,10 @@ impl Venv {
         let pins = fs::read_to_string(&requirements)
             .with_context(|| format!("failed to read `{}`", requirements.display()))?;
         let place = folder.to_string_lossy();
-        let stamp = Stamp::new(folder.join("stamp"), &[("pins", &pins), ("folder", &place)]);
+        let stamp = Stamp::new(
+            folder.join("stamp"),
+            &[("layout", "2"), ("pins", &pins), ("folder", &place)],
+        );
         if stamp.is_current() && python.exists() {
             return Ok(python);
         }
@@ -73,10 +76,26 @@ fn install(python: &Path, requirements: &Path) -> Result<()> {
 /// Both engines must multiply with the same BLAS, or their speeds and f32 bits do not compare.
 #[cfg(target_os = "linux")]
 fn exchange_blas(python: &Path) -> Result<()> {
+    crate::mlx::link_openblas(&mlx_libraries(python)?)
+}
+
+/// The folder of the BLAS that MLX came with.
+#[cfg(target_os = "linux")]
+pub(crate) fn reference_blas(python: &Path) -> Result<PathBuf> {
+    Ok(mlx_libraries(python)?.join(crate::mlx::REFERENCE_BLAS))
+}
+
+#[cfg(target_os = "linux")]
+fn mlx_libraries(python: &Path) -> Result<PathBuf> {
     let task = Task::new("find the environment's packages", python);
     let task = task.args(["-c", "import sysconfig; print(sysconfig.get_path('platlib'))"]);
-    let packages = PathBuf::from(task.capture()?.trim());
-    crate::mlx::link_openblas(&packages.join("mlx_cpu.libs"))
+    Ok(PathBuf::from(task.capture()?.trim()).join("mlx_cpu.libs"))
+}
+
+/// MLX for the Mac has Accelerate alone.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn reference_blas(_: &Path) -> Result<PathBuf> {
+    Ok(PathBuf::new())
 }
 
 /// MLX for the Mac uses Accelerate in both engines.

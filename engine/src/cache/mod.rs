@@ -9,11 +9,13 @@
 //! shifts out the padding that all survivors share (logits differ otherwise: the reduction's length
 //! is part of the numerics); `extract` yields the bytes of the row's solo run.
 
+mod columns;
 mod full;
 mod geometry;
 #[cfg(test)]
 mod tests;
 
+pub use columns::{AffineColumns, Columns, KeyValues, Packing};
 pub use full::FullCache;
 pub use geometry::{Geometry, Offset};
 
@@ -127,7 +129,7 @@ impl CacheSet {
     pub fn extract(&self, row: usize) -> Result<Self> {
         let columns = self.geometry.columns_of(row);
         let layers = self.layers.iter().map(|layer| match layer {
-            LayerCache::Full(layer) => Ok(LayerCache::Full(layer.extract(row, columns.clone())?)),
+            LayerCache::Full(layer) => Ok(LayerCache::Full(layer.extract(row, &columns)?)),
         });
         let geometry = Geometry::solo_of_width(columns.end - columns.start);
         Ok(Self { layers: layers.collect::<Result<_>>()?, geometry, bound: self.bound })
@@ -154,13 +156,13 @@ pub struct LayerSlot<'set> {
 }
 
 impl LayerSlot<'_> {
-    /// Writes keys and values `[B, H, L, D]` and returns all columns to attend to `[B, H, S, D]`.
+    /// Writes keys and values `[B, H, L, D]` and returns all columns to attend to.
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.
-    pub fn update(self, keys: &Array, values: &Array) -> Result<(Array, Array)> {
+    pub fn update(self, keys: Array, values: Array) -> Result<KeyValues> {
         match self.cache {
-            LayerCache::Full(cache) => cache.update(self.width, keys, values),
+            LayerCache::Full(cache) => cache.update(self.width, &KeyValues::plain(keys, values)),
         }
     }
 }

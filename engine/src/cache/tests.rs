@@ -27,7 +27,7 @@ impl Twin {
         let tokens = columns[0].len();
         let keys = columns_as_array(columns);
         let values = keys.multiply(Array::from_f32(-1.0)).unwrap();
-        self.set.layer(0).update(&keys, &values).unwrap();
+        self.set.layer(0).update(keys, values).unwrap();
         self.set.advance(tokens);
         for (row, columns) in self.rows.iter_mut().zip(columns) {
             row.extend(columns);

@@ -8,6 +8,9 @@ use mlx_rs::{Array, Dtype, Stream};
 use super::failure;
 use crate::error::{Code, Error, Result};
 
+/// The axis of `[B, H, S, D]` that runs over tokens.
+pub const TIME_AXIS: usize = 2;
+
 /// What a query may attend to.
 #[derive(Debug, Clone)]
 pub enum Mask {
@@ -234,9 +237,59 @@ pub fn quantized_matmul(
     packed: &Array,
     scales: &Array,
     biases: &Array,
-    (group_size, bits): (i32, i32),
+    packing: (i32, i32),
 ) -> Result<Array> {
-    Ok(mlx_rs::ops::quantized_matmul(x, packed, scales, biases, true, group_size, bits)?)
+    quantized_product(x, (packed, scales, biases), packing, true)
+}
+
+/// `x W^T` (`transpose`) or `x W` for packed values with their scales and biases, `W` packed in groups
+/// of `group_size` along its last axis with `bits` bits a value.
+///
+/// # Errors
+/// `EngineFailed` when the shapes do not fit.
+pub fn quantized_product(
+    x: &Array,
+    (packed, scales, biases): (&Array, &Array, &Array),
+    (group_size, bits): (i32, i32),
+    transpose: bool,
+) -> Result<Array> {
+    Ok(mlx_rs::ops::quantized_matmul(x, packed, scales, biases, transpose, group_size, bits)?)
+}
+
+/// Packed values, scales and biases of `array`, in groups of `group_size` along its last axis.
+///
+/// # Errors
+/// `EngineFailed` when the last axis does not divide.
+pub fn quantize(array: &Array, (group_size, bits): (i32, i32)) -> Result<(Array, Array, Array)> {
+    Ok(mlx_rs::ops::quantize(array, group_size, bits)?)
+}
+
+/// Softmax over the last axis, summed in f32.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn softmax_last(array: &Array) -> Result<Array> {
+    Ok(mlx_rs::ops::softmax_axis(array, -1, true)?)
+}
+
+/// Booleans `[queries, keys]`: the last query sees every key, each one before it one less.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn causal_mask(queries: i32, keys: i32) -> Result<Array> {
+    let positions = Array::from_iter(keys - queries..keys, &[queries, 1]);
+    let columns = Array::from_iter(0..keys, &[1, keys]);
+    Ok(positions.ge(&columns)?)
+}
+
+/// `scores` where `visible`, else their type's least finite number.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn keep_where(visible: &Array, scores: &Array) -> Result<Array> {
+    let least = scores.dtype().finfo_min().unwrap_or(f64::from(f32::MIN));
+    let least = scalar(least as f32, scores.dtype())?;
+    Ok(mlx_rs::ops::select(visible, scores, least)?)
 }
 
 /// The plain values of affine-quantized rows.

@@ -1,9 +1,10 @@
 //! Grouped-query attention with rotary positions and a cache.
 
+use super::attend::attend;
 use super::{Linear, Rope};
 use crate::cache::{LayerSlot, Positions};
 use crate::error::Result;
-use crate::mlx::{Array, Weights, ops};
+use crate::mlx::{Array, Weights};
 use crate::model::ModelConfig;
 
 /// Heads and sizes of an attention block.
@@ -67,8 +68,8 @@ impl Attention {
         let values = self.split_heads(&self.value.forward(x)?, kv_heads)?;
         let queries = self.rope.forward(&queries, &positions.offset)?;
         let keys = self.rope.forward(&keys, &positions.offset)?;
-        let (keys, values) = cache.update(&keys, &values)?;
-        let attended = ops::attention(&queries, &keys, &values, self.scale, &positions.full_mask)?;
+        let seen = cache.update(keys, values)?;
+        let attended = attend(&queries, &seen, self.scale, &positions.full_mask)?;
         self.output.forward(&self.merge_heads(&attended)?)
     }
 

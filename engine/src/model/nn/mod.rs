@@ -1,5 +1,6 @@
 //! Blocks that architectures share, in the terms of the papers.
 
+mod attend;
 mod attention;
 mod embedding;
 mod linear;

@@ -12,7 +12,6 @@ pub mod telemetry;
 pub mod mlx;
 pub mod tokenizer;
 
-#[cfg(feature = "mlx")]
 pub mod cache;
 
 #[cfg(feature = "mlx")]

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use super::scheme::Packing;
 use crate::error::Result;
 use crate::mlx::Array;
 use crate::mlx::ops::{self, TIME_AXIS};
@@ -30,15 +31,6 @@ pub struct AffineColumns {
     pub biases: Array,
     /// How they are packed.
     pub packing: Packing,
-}
-
-/// How affine columns are packed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Packing {
-    /// Values per scale and bias.
-    pub group_size: i32,
-    /// Bits per value.
-    pub bits: i32,
 }
 
 impl Columns {
@@ -132,6 +124,27 @@ impl Columns {
         })
     }
 
+    /// How they are packed, if they are.
+    pub fn packing(&self) -> Option<Packing> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Affine(affine) => Some(affine.packing),
+        }
+    }
+
+    /// Plain columns, packed as `packing` says: all of them, written or not, as mlx-lm 0.32.2's
+    /// `KVCache.to_quantized` does.
+    ///
+    /// # Errors
+    /// See [`Columns::slice`]; `Internal` when they are packed already.
+    pub fn pack(&self, packing: Packing) -> Result<Self> {
+        let Self::Plain(array) = self else {
+            return Err(mixed_forms());
+        };
+        let (packed, scales, biases) = ops::quantize(array, (packing.group_size, packing.bits))?;
+        Ok(Self::Affine(AffineColumns { packed, scales, biases, packing }))
+    }
+
     /// Applies `change` to each array.
     fn map(&self, change: impl Fn(&Array) -> Result<Array>) -> Result<Self> {
         match self {
@@ -196,6 +209,30 @@ impl KeyValues {
     /// How many columns there are, written or not.
     pub fn count(&self) -> i32 {
         self.keys.count()
+    }
+
+    /// How they are packed, if they are.
+    pub fn packing(&self) -> Option<Packing> {
+        self.keys.packing()
+    }
+
+    /// Plain keys and values, packed as `packing` says.
+    ///
+    /// # Errors
+    /// See [`Columns::pack`].
+    pub fn pack(&self, packing: Packing) -> Result<Self> {
+        self.map(|columns| columns.pack(packing))
+    }
+
+    /// Plain keys and values in the form of `stored` ones, to be written among them.
+    ///
+    /// # Errors
+    /// See [`Columns::pack`].
+    pub fn in_form_of(&self, stored: Option<&Self>) -> Result<Self> {
+        match stored.and_then(Self::packing) {
+            Some(packing) => self.pack(packing),
+            None => Ok(self.clone()),
+        }
     }
 
     /// Applies `change` to the keys and to the values.

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::columns::{Columns, KeyValues};
+use super::scheme::Packing;
 use crate::error::Result;
 use crate::limits::KV_GRANULE_TOKENS;
 use crate::mlx::Array;
@@ -20,17 +21,31 @@ impl FullCache {
         Self::default()
     }
 
-    /// Writes new columns at `width` and returns all up to them.
+    /// Writes new plain columns at `width`, in the form of those before them, and returns all up to
+    /// them.
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub fn update(&mut self, width: i32, new: &KeyValues) -> Result<KeyValues> {
         let stop = width + new.count();
-        let buffers = with_room(self.buffers.take(), width, new)?;
-        let written = buffers.zip(new, |columns, new| columns.write(new, width))?;
+        let new = new.in_form_of(self.buffers.as_ref())?;
+        let buffers = with_room(self.buffers.take(), width, &new)?;
+        let written = buffers.zip(&new, |columns, new| columns.write(new, width))?;
         // The old handles end here, so that MLX may write in place.
         drop(buffers);
         self.buffers.insert(written).map(|columns| columns.slice(0..stop))
+    }
+
+    /// Packs plain buffers as `packing` says. Says whether there were any.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub fn convert(&mut self, packing: Packing) -> Result<bool> {
+        let Some(plain) = self.buffers.take_if(|buffers| buffers.packing().is_none()) else {
+            return Ok(false);
+        };
+        self.buffers = Some(plain.pack(packing)?);
+        Ok(true)
     }
 
     /// Adds the rows of `other`; `widths` are the two sets' widths.

@@ -15,18 +15,22 @@ mod columns;
 mod full;
 #[cfg(feature = "mlx")]
 mod geometry;
+mod kv_config;
 mod profile;
+mod scheme;
 #[cfg(feature = "mlx")]
 mod set;
 #[cfg(all(test, feature = "mlx"))]
 mod tests;
 
 #[cfg(feature = "mlx")]
-pub use columns::{AffineColumns, Columns, KeyValues, Packing};
+pub use columns::{AffineColumns, Columns, KeyValues};
 #[cfg(feature = "mlx")]
 pub use full::FullCache;
 #[cfg(feature = "mlx")]
 pub use geometry::{Geometry, Offset};
-pub use profile::{KvProfile, LayerBytes};
+pub use kv_config::read as read_kv_config;
+pub use profile::{KvProfile, LayerBytes, LayerShape, TokenShape};
+pub use scheme::{GROUP_SIZE_DEFAULT, KvQuant, KvScheme, Packing};
 #[cfg(feature = "mlx")]
 pub use set::{CacheSet, LayerCache, LayerSlot, Positions};

@@ -2,6 +2,53 @@
 
 use crate::limits::KV_GRANULE_TOKENS;
 
+/// What one layer keeps of a row, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerShape {
+    /// Keys and values of every token.
+    Full(TokenShape),
+    /// Keys and values of the last `window_tokens` tokens.
+    Rotating {
+        /// One token's.
+        token: TokenShape,
+        /// Tokens that are kept at most.
+        window_tokens: u64,
+    },
+    /// States without a time axis.
+    Fixed {
+        /// Bytes in all.
+        bytes: u64,
+    },
+}
+
+/// What one layer keeps of one token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenShape {
+    /// Key and value heads.
+    pub heads: u64,
+    /// Width of one head's key.
+    pub key_dimension: u64,
+    /// Width of one head's value.
+    pub value_dimension: u64,
+}
+
+impl LayerShape {
+    /// What it keeps of one token, if it keeps keys and values.
+    pub fn token(&self) -> Option<&TokenShape> {
+        match self {
+            Self::Full(token) | Self::Rotating { token, .. } => Some(token),
+            Self::Fixed { .. } => None,
+        }
+    }
+}
+
+impl TokenShape {
+    /// Numbers in the keys and values of one token.
+    pub fn values(&self) -> u64 {
+        self.heads * (self.key_dimension + self.value_dimension)
+    }
+}
+
 /// What one layer's cache costs per row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerBytes {

@@ -3,8 +3,9 @@
 use super::columns::KeyValues;
 use super::full::FullCache;
 use super::geometry::{self, Geometry, Offset};
+use super::scheme::{KvScheme, Packing};
 use crate::error::Result;
-use crate::mlx::ops::Mask;
+use crate::mlx::ops::{self, Mask};
 use crate::mlx::{Array, ThreadBound};
 
 /// One layer's cache.
@@ -12,6 +13,24 @@ use crate::mlx::{Array, ThreadBound};
 pub enum LayerCache {
     /// Every token, every column.
     Full(FullCache),
+}
+
+impl LayerCache {
+    /// Packs what it holds in plain form, as `packing` says. Says whether there was anything to pack.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text; the cache is then unusable.
+    pub fn convert(&mut self, packing: Packing) -> Result<bool> {
+        match self {
+            Self::Full(cache) => cache.convert(packing),
+        }
+    }
+
+    fn arrays(&self) -> impl Iterator<Item = &Array> {
+        match self {
+            Self::Full(cache) => cache.arrays(),
+        }
+    }
 }
 
 /// The caches of all layers of one row or of a batch of rows. It stays on the engine thread:
@@ -119,11 +138,26 @@ impl CacheSet {
         Ok(Self { layers: layers.collect::<Result<_>>()?, geometry, bound: self.bound })
     }
 
+    /// Brings the layers into the form that `scheme` has for them after a forward, one after the other:
+    /// each is evaluated before the next, so that its plain buffers are free by then.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text; the set is then unusable.
+    pub fn convert(&mut self, scheme: &KvScheme) -> Result<()> {
+        let tokens = self.geometry.width().unsigned_abs() as usize;
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            if let Some(packing) = scheme.packing_at(index, tokens)
+                && layer.convert(packing)?
+            {
+                ops::evaluate(layer.arrays())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Every array, to evaluate them at once.
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
-        self.layers.iter().flat_map(|layer| match layer {
-            LayerCache::Full(layer) => layer.arrays(),
-        })
+        self.layers.iter().flat_map(LayerCache::arrays)
     }
 
     /// Bytes of all buffers, granules and padding included.

@@ -16,6 +16,8 @@ pub struct ModelCard {
     pub dtype: String,
     /// The device it runs on, for people.
     pub back_end: String,
+    /// How its KV caches are stored: the scheme's name.
+    pub kv_scheme: String,
     /// What it can do.
     pub capabilities: ModelCapabilities,
     /// How tokens are picked when a request does not say.
@@ -25,8 +27,8 @@ pub struct ModelCard {
 /// What a model can do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelCapabilities {
-    /// Why its rows cannot share a batch, when they cannot.
-    pub serial_because: Option<String>,
+    /// Every reason why its rows, as they are served, cannot share a batch; none when they can.
+    pub serial_because: Vec<String>,
 }
 
 impl ModelCard {

@@ -57,10 +57,8 @@ pub fn place(
     batch_rows_max: usize,
 ) -> Placement {
     let capped = (batch_rows_max <= 1).then_some(SerialReason::BatchCapIsOne);
-    let unbatchable = capabilities
-        .serial_because
-        .clone()
-        .map(|reason| SerialReason::ModelNotBatchable { reason });
+    let unbatchable = capabilities.serial_because.iter().cloned();
+    let unbatchable = unbatchable.map(|reason| SerialReason::ModelNotBatchable { reason });
     let reasons: Vec<_> = capped.into_iter().chain(unbatchable).collect();
     let lane = if reasons.is_empty() { Lane::Continuous } else { Lane::Serial };
     Placement { shape, lane, reasons }
@@ -70,9 +68,10 @@ pub fn place(
 mod tests {
     use super::*;
 
-    fn check(serial_because: Option<&str>, cap: usize, lane: Lane, reasons: &[&str]) {
+    fn check(serial_because: &[&str], cap: usize, lane: Lane, reasons: &[&str]) {
         let shape = RequestShape { prompt_tokens: 3, max_tokens: 5, greedy: true };
-        let capabilities = ModelCapabilities { serial_because: serial_because.map(str::to_owned) };
+        let serial_because = serial_because.iter().map(|&reason| reason.to_owned()).collect();
+        let capabilities = ModelCapabilities { serial_because };
         let placement = place(shape, &capabilities, cap);
         let shown: Vec<_> = placement.reasons.iter().map(ToString::to_string).collect();
         assert_eq!(
@@ -85,9 +84,12 @@ mod tests {
     #[test]
     fn a_request_is_serial_exactly_when_a_reason_says_so_and_all_reasons_are_listed() {
         let (cap, model) = ("the batch cap is 1", "the model cannot batch: it has no masks");
-        check(None, 8, Lane::Continuous, &[]);
-        check(None, 1, Lane::Serial, &[cap]);
-        check(Some("it has no masks"), 8, Lane::Serial, &[model]);
-        check(Some("it has no masks"), 1, Lane::Serial, &[cap, model]);
+        let caches = "the model cannot batch: its caches differ";
+        check(&[], 8, Lane::Continuous, &[]);
+        check(&[], 1, Lane::Serial, &[cap]);
+        check(&["it has no masks"], 8, Lane::Serial, &[model]);
+        let both = ["it has no masks", "its caches differ"];
+        check(&both, 8, Lane::Serial, &[model, caches]);
+        check(&both, 1, Lane::Serial, &[cap, model, caches]);
     }
 }

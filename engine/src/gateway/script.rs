@@ -165,6 +165,7 @@ pub(crate) fn card() -> ModelCard {
         vocab_size: VOCAB_SIZE,
         dtype: "float32".to_owned(),
         back_end: "script".to_owned(),
+        kv_scheme: "off".to_owned(),
         capabilities: ModelCapabilities::default(),
         sampling_defaults: SamplingParams::default(),
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::{Family, Model, ModelConfig};
+use crate::cache::{KvProfile, KvScheme};
 use crate::error::{Code, Error, Result};
 use crate::mlx::{BackEnd, Dtype, Weights, ops};
 
@@ -30,6 +31,13 @@ pub struct Loaded {
     pub context_tokens: usize,
     /// Size of its logits.
     pub vocabulary: usize,
+}
+
+impl Loaded {
+    /// What a row's KV caches cost under `scheme`.
+    pub fn kv_profile(&self, scheme: &KvScheme) -> KvProfile {
+        scheme.profile(&self.model.layer_shapes(), ops::value_bytes(self.dtype))
+    }
 }
 
 /// Loads the checkpoint in `directory`: an HF or mlx-community layout.

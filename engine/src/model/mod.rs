@@ -15,7 +15,7 @@ pub use registry::Family;
 
 use std::fmt;
 
-use crate::cache::CacheSet;
+use crate::cache::{CacheSet, LayerShape};
 use crate::error::Result;
 use crate::mlx::Array;
 
@@ -23,6 +23,9 @@ use crate::mlx::Array;
 pub trait Model: fmt::Debug {
     /// Empty caches for one row.
     fn new_caches(&self) -> CacheSet;
+
+    /// What each of those caches keeps of a row, in their order.
+    fn layer_shapes(&self) -> Vec<LayerShape>;
 
     /// Runs tokens `[B, L]` through every layer, writing `caches`, and returns the normalized last
     /// hidden states `[B, L, hidden]`.

@@ -8,7 +8,7 @@ use rand::RngExt;
 
 use super::executor::{Executor, Sampled};
 use super::row::RowSpec;
-use crate::cache::CacheSet;
+use crate::cache::{CacheSet, KvScheme};
 use crate::error::{Code, Error, Result};
 use crate::limits::CLEAR_CACHE_STEPS;
 use crate::mlx::{Array, memory, ops};
@@ -23,6 +23,7 @@ pub type LogitsObserver = Box<dyn FnMut(&[&str], &Array)>;
 /// Runs rows of one model on this thread's device.
 pub struct MlxExecutor {
     model: Box<dyn Model>,
+    scheme: KvScheme,
     weights_bytes: u64,
     batch: Option<Batch>,
     steps: u64,
@@ -62,9 +63,17 @@ enum Register {
 }
 
 impl MlxExecutor {
-    /// An executor for `model`, whose weights take `weights_bytes`.
+    /// An executor for `model`, whose weights take `weights_bytes`. KV caches stay plain.
     pub fn new(model: Box<dyn Model>, weights_bytes: u64) -> Self {
-        Self { model, weights_bytes, batch: None, steps: 0, observer: None }
+        let scheme = KvScheme::Plain;
+        Self { model, scheme, weights_bytes, batch: None, steps: 0, observer: None }
+    }
+
+    /// Stores KV caches as `scheme` says, which must fit the model's layers.
+    #[must_use]
+    pub fn with_kv_scheme(mut self, scheme: KvScheme) -> Self {
+        self.scheme = scheme;
+        self
     }
 
     /// Shows every forward's logits to `observer`, in the order of the dispatches.
@@ -72,7 +81,8 @@ impl MlxExecutor {
         self.observer = Some(observer);
     }
 
-    /// Runs one more token of each of `rows` and samples the next one: `[B]`.
+    /// Runs one more token of each of `rows` and samples the next one: `[B]`. Afterwards caches convert,
+    /// when it is time (mlx-lm 0.32.2, `generate_step`: after each chunk and each step).
     fn forward(
         &mut self,
         rows: &mut [Row],
@@ -86,6 +96,7 @@ impl MlxExecutor {
             let ids: Vec<&str> = rows.iter().map(|row| row.id.as_str()).collect();
             observer(&ids, &logits);
         }
+        caches.convert(&self.scheme)?;
         let mut samplers: Vec<_> = rows.iter_mut().map(|row| &mut row.sampler).collect();
         Sampler::sample_rows(&mut samplers, &logits)
     }
@@ -119,6 +130,7 @@ impl Executor for MlxExecutor {
     fn prefill(&mut self, solo: &mut SoloRow, tokens: &[u32]) -> Result<()> {
         // The hidden states are never evaluated: only what the caches need of them is.
         self.model.hidden(&ops::token_matrix(tokens, 1), &mut solo.caches)?;
+        solo.caches.convert(&self.scheme)?;
         ops::evaluate(solo.caches.arrays())?;
         memory::clear_cache()
     }
@@ -141,6 +153,10 @@ impl Executor for MlxExecutor {
                 self.batch = Some(Batch { rows: vec![row], caches, register });
             }
             Some(batch) => {
+                if let Some(reason) = self.scheme.serial_reason() {
+                    let message = format!("a row joins others, but {reason}");
+                    return Err(Error::new(Code::Internal, message));
+                }
                 let Register::Known(tokens) = &mut batch.register else {
                     return Err(Error::new(Code::Internal, "a row joins a step in flight"));
                 };

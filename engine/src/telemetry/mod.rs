@@ -59,7 +59,7 @@ pub struct RowSnapshot {
 pub struct BatchSnapshot {
     /// The configured cap.
     pub configured: usize,
-    /// `off` (cap 1), `serial` (the model cannot batch) or `batch`.
+    /// `off` (cap 1) or `batch`. Whether the model can batch at all is not the scheduler's to know.
     pub mode: &'static str,
     /// Whether more than one row decodes together now.
     pub batched: bool,

@@ -42,6 +42,8 @@ struct ModelStats {
     vocab_size: usize,
     dtype: String,
     back_end: String,
+    kv_scheme: String,
+    serial_because: Vec<String>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -100,7 +102,7 @@ impl StatsBody {
         Self {
             uptime_seconds: uptime.as_secs_f64(),
             model: ModelStats::from(card),
-            batch: BatchStats::from(&snapshot.batch),
+            batch: BatchStats::new(&snapshot.batch, card),
             rows: snapshot.rows.iter().map(RowStats::from).collect(),
             totals: TotalStats::from(&snapshot.totals),
             memory: MemoryStats::from(&snapshot.memory),
@@ -116,15 +118,18 @@ impl From<&ModelCard> for ModelStats {
             vocab_size: card.vocab_size,
             dtype: card.dtype.clone(),
             back_end: card.back_end.clone(),
+            kv_scheme: card.kv_scheme.clone(),
+            serial_because: card.capabilities.serial_because.clone(),
         }
     }
 }
 
-impl From<&BatchSnapshot> for BatchStats {
-    fn from(batch: &BatchSnapshot) -> Self {
+impl BatchStats {
+    fn new(batch: &BatchSnapshot, card: &ModelCard) -> Self {
+        let serial = batch.mode == "batch" && !card.capabilities.serial_because.is_empty();
         Self {
             configured: batch.configured,
-            mode: batch.mode,
+            mode: if serial { "serial" } else { batch.mode },
             batched: batch.batched,
             active_rows: batch.active_rows,
             pending_rows: batch.pending_rows,

@@ -51,7 +51,7 @@ async fn stats_show_every_figure_of_the_snapshot() {
         json!({
             "model": {
                 "id": "lab/bytes", "context_tokens": 4096, "vocab_size": 258, "dtype": "float32",
-                "back_end": "script",
+                "back_end": "script", "kv_scheme": "off", "serial_because": [],
             },
             "batch": {
                 "configured": 8, "mode": "batch", "batched": true, "active_rows": 2,

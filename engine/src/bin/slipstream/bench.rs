@@ -1,11 +1,11 @@
 //! `slipstream bench`: decode speed of the scheduler as it serves, without HTTP.
 
 use serde_json::json;
+use slipstream_engine::cache::KvScheme;
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::mlx::Device;
-use slipstream_engine::model::{self, LoadOptions};
 use slipstream_engine::scheduler::{
     Board, EventReceiver, Lane, MlxExecutor, RowSpec, Scheduler, event_channel,
 };
@@ -46,13 +46,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let mut bench = Bench::load(arguments)?;
     let cells: Vec<Cell> = arguments.batch.iter().map(|rows| bench.measure(*rows)).collect();
-    report(&cells, arguments.json);
+    report(&cells, &bench.kv_scheme, arguments.json);
     Ok(())
 }
 
 struct Bench {
     scheduler: Scheduler<MlxExecutor>,
     clock: Clock,
+    kv_scheme: String,
     vocabulary: usize,
     prompt_tokens: usize,
     tokens: usize,
@@ -61,17 +62,17 @@ struct Bench {
 impl Bench {
     fn load(arguments: &Arguments) -> Result<Self> {
         let back_end = Device::select()?.back_end();
-        let options = LoadOptions { dtype: arguments.model.dtype.dtype(), back_end };
-        let loaded = model::load(&arguments.model.model, options)?;
+        let (loaded, scheme) = arguments.model.load(back_end)?;
         let clock = Clock::monotonic();
-        let config = SchedulerConfig {
-            batch_rows_max: arguments.batch.iter().copied().max().unwrap_or(1),
-            ..SchedulerConfig::default()
-        };
-        let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes);
+        let batch_rows_max = arguments.batch.iter().copied().max().unwrap_or(1);
+        check_batchable(&scheme, batch_rows_max)?;
+        let config = SchedulerConfig { batch_rows_max, ..SchedulerConfig::default() };
+        let kv_scheme = scheme.name();
+        let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes).with_kv_scheme(scheme);
         Ok(Self {
             scheduler: Scheduler::new(config, executor, clock.clone(), Board::new()),
             clock,
+            kv_scheme,
             vocabulary: loaded.vocabulary,
             prompt_tokens: arguments.prompt_tokens,
             tokens: arguments.tokens,
@@ -117,12 +118,23 @@ impl Bench {
     }
 }
 
-fn report(cells: &[Cell], as_json: bool) {
+fn check_batchable(scheme: &KvScheme, rows: usize) -> Result<()> {
+    match scheme.serial_reason() {
+        Some(reason) if rows > 1 => {
+            let message = format!("{rows} rows cannot be measured together: {reason}");
+            Err(Error::new(Code::InvalidRequest, message).with_hint("`--batch 1` can"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn report(cells: &[Cell], kv_scheme: &str, as_json: bool) {
     if as_json {
         let cells: Vec<_> = cells.iter().map(Cell::as_json).collect();
-        println!("{}", json!({ "cells": cells }));
+        println!("{}", json!({ "kv_scheme": kv_scheme, "cells": cells }));
         return;
     }
+    println!("KV scheme {kv_scheme}");
     println!("rows  decode tok/s  prefill tok/s");
     for cell in cells {
         let (decode, prefill) = (cell.decode_tokens_per_second, cell.prefill_tokens_per_second);

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use clap::ValueEnum;
+use slipstream_engine::cache::{GROUP_SIZE_DEFAULT, KvQuant, KvScheme, Packing, read_kv_config};
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
 use slipstream_engine::error::{Code, Error, Result};
@@ -23,6 +24,24 @@ pub(crate) struct ModelArguments {
     /// The type to compute in; auto is the fastest one of the back end.
     #[arg(long, value_enum, default_value_t = DtypeChoice::Auto)]
     pub(crate) dtype: DtypeChoice,
+    #[command(flatten)]
+    kv: KvArguments,
+}
+
+/// In which form KV caches are stored.
+#[derive(Debug, Clone, Copy, clap::Args)]
+struct KvArguments {
+    /// Bits that KV caches are quantized to: off, 4, 8, or per layer as the model directory's
+    /// kv_config.json says (config).
+    #[arg(long, value_name = "off|4|8|config", default_value = "off")]
+    kv_quant: KvQuant,
+    /// Values that share a scale, 32, 64 or 128, with --kv-quant 4 or 8 [default: 64].
+    #[arg(long, value_name = "VALUES")]
+    kv_group_size: Option<i64>,
+    /// Tokens from which on a row's KV caches are quantized, with --kv-quant 4 or 8; more than 0 runs
+    /// every request alone [default: 0].
+    #[arg(long, value_name = "TOKENS")]
+    quantized_kv_start: Option<usize>,
 }
 
 /// The computing types that `--dtype` offers.
@@ -52,27 +71,76 @@ impl ModelArguments {
         path.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into())
     }
 
+    /// The model, loaded for `back_end` on this thread, and the scheme of its KV caches.
+    pub(crate) fn load(&self, back_end: BackEnd) -> Result<(Loaded, KvScheme)> {
+        check_directory(&self.model)?;
+        self.kv.check()?;
+        let options = LoadOptions { dtype: self.dtype.dtype(), back_end };
+        let loaded = model::load(&self.model, options)?;
+        let scheme = self.kv.scheme(&self.model, &loaded)?;
+        Ok((loaded, scheme))
+    }
+
     /// Loads the model on an engine thread of its own.
     pub(crate) fn start(
         &self,
         config: SchedulerConfig,
         clock: Clock,
     ) -> Result<(RowThread<MlxExecutor>, ModelCard)> {
-        check_directory(&self.model)?;
         let card = Arc::new(OnceLock::new());
-        let (directory, dtype, id) = (self.model.clone(), self.dtype.dtype(), self.id());
+        let (arguments, id) = (self.clone(), self.id());
         let known = Arc::clone(&card);
         let build = move || {
-            let device = Device::select()?;
-            let loaded = load(&directory, dtype, device.back_end())?;
+            let back_end = Device::select()?.back_end();
+            let (loaded, scheme) = arguments.load(back_end)?;
             // A rebuild after a failure loads the same files: the first card stays true.
-            let _ = known.set(describe(&id, &loaded, device.back_end()));
-            Ok(MlxExecutor::new(loaded.model, loaded.weights_bytes))
+            let _ = known.set(describe(&id, &loaded, &scheme, back_end));
+            Ok(MlxExecutor::new(loaded.model, loaded.weights_bytes).with_kv_scheme(scheme))
         };
         let rows = RowThread::start(config, clock, RebuildPause::default(), build)?;
         let card = card.get().cloned();
         let card = card.ok_or_else(|| Error::new(Code::Internal, "a model loaded without a card"));
         Ok((rows, card?))
+    }
+}
+
+impl KvArguments {
+    /// # Errors
+    /// `InvalidRequest` when a flag has nothing to act on: it would be ignored without a word.
+    fn check(&self) -> Result<()> {
+        let idle = [
+            ("--kv-group-size", self.kv_group_size.is_some()),
+            ("--quantized-kv-start", self.quantized_kv_start.is_some()),
+        ];
+        let idle = idle.into_iter().find(|(_, given)| *given);
+        match (self.kv_quant, idle) {
+            (KvQuant::Off | KvQuant::Config, Some((flag, _))) => {
+                let message = format!("`{flag}` has no effect without `--kv-quant` 4 or 8");
+                Err(Error::new(Code::InvalidRequest, message))
+            }
+            (KvQuant::Bits(_), _) | (_, None) => Ok(()),
+        }
+    }
+
+    /// The scheme for the model `loaded` from `directory`.
+    fn scheme(&self, directory: &Path, loaded: &Loaded) -> Result<KvScheme> {
+        let layers = loaded.model.layer_shapes();
+        match self.kv_quant {
+            KvQuant::Off => Ok(KvScheme::Plain),
+            KvQuant::Config => read_kv_config(directory, &layers),
+            KvQuant::Bits(bits) => {
+                let group_size = self.kv_group_size.unwrap_or(i64::from(GROUP_SIZE_DEFAULT));
+                let packing = Packing::new(i64::from(bits), group_size)
+                    .map_err(|error| error.while_doing("`--kv-group-size`"))?;
+                let start_tokens = self.quantized_kv_start.unwrap_or(0);
+                let scheme = KvScheme::Uniform { packing, start_tokens };
+                scheme.check(&layers).map_err(|error| {
+                    let name = scheme.name();
+                    error.while_doing(format_args!("failed to quantize KV caches as {name}"))
+                })?;
+                Ok(scheme)
+            }
+        }
     }
 }
 
@@ -94,19 +162,17 @@ fn check_directory(directory: &Path) -> Result<()> {
     Err(Error::new(Code::BadModel, message).with_hint("`slipstream import` makes one from a GGUF"))
 }
 
-fn load(directory: &Path, dtype: Option<Dtype>, back_end: BackEnd) -> Result<Loaded> {
-    model::load(directory, LoadOptions { dtype, back_end })
-}
-
-fn describe(id: &str, loaded: &Loaded, back_end: BackEnd) -> ModelCard {
+fn describe(id: &str, loaded: &Loaded, scheme: &KvScheme, back_end: BackEnd) -> ModelCard {
+    let family_reason = loaded.family.serial_reason.map(str::to_owned);
     ModelCard {
         id: id.to_owned(),
         context_tokens: loaded.context_tokens,
         vocab_size: loaded.vocabulary,
         dtype: dtype_name(loaded.dtype).to_owned(),
         back_end: back_end.to_string(),
+        kv_scheme: scheme.name(),
         capabilities: ModelCapabilities {
-            serial_because: loaded.family.serial_reason.map(str::to_owned),
+            serial_because: family_reason.into_iter().chain(scheme.serial_reason()).collect(),
         },
         sampling_defaults: SamplingParams::default(),
     }

@@ -144,15 +144,17 @@ fn print_ready_card(
         Error::new(Code::Io, format!("failed to read the listening address: {error}"))
     })?;
     let url = format!("http://{address}/v1");
-    let lane = match scheduler.batch_rows_max {
-        1 => "1 row at a time (serial)".to_owned(),
-        rows => format!("{rows} rows together at most"),
+    let lane = match (scheduler.batch_rows_max, &card.capabilities.serial_because[..]) {
+        (1, []) => "1 row at a time (serial)".to_owned(),
+        (rows, []) => format!("{rows} rows together at most"),
+        (_, reasons) => format!("1 row at a time (serial): {}", reasons.join("; ")),
     };
     println!("slipstream is ready after {:.1} s", took.as_secs_f64());
     println!("  URL        {url}");
     println!("  model      {} ({} tokens of context)", card.id, card.context_tokens);
     println!("  back end   {}, {}", card.back_end, card.dtype);
     println!("  batch      {lane}");
+    println!("  KV scheme  {}", card.kv_scheme);
     println!("  KV budget  none (rows are bounded by --batch)");
     println!(
         "  try        curl -N {url}/chat/completions -H 'Content-Type: application/json' \

@@ -1,7 +1,7 @@
 //! Llama (Touvron et al. 2023) and what shares its shape: grouped-query attention, rotary positions,
 //! SwiGLU, RMS norms before each block, head tied or not. Layer math as mlx-lm 0.32.2's `llama.py`.
 
-use crate::cache::{CacheSet, FullCache, LayerCache, LayerSlot, Positions};
+use crate::cache::{CacheSet, FullCache, LayerCache, LayerShape, LayerSlot, Positions};
 use crate::error::Result;
 use crate::mlx::{Array, Weights};
 use crate::model::nn::{Attention, AttentionShape, Embedding, Linear, Mlp, RmsNorm};
@@ -66,6 +66,10 @@ impl Model for Llama {
     fn new_caches(&self) -> CacheSet {
         let layer = |_: &Block| LayerCache::Full(FullCache::new());
         CacheSet::solo(self.blocks.iter().map(layer).collect())
+    }
+
+    fn layer_shapes(&self) -> Vec<LayerShape> {
+        self.blocks.iter().map(|block| LayerShape::Full(block.attention.token_shape())).collect()
     }
 
     fn hidden(&self, tokens: &Array, caches: &mut CacheSet) -> Result<Array> {

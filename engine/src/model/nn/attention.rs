@@ -2,7 +2,7 @@
 
 use super::attend::attend;
 use super::{Linear, Rope};
-use crate::cache::{LayerSlot, Positions};
+use crate::cache::{LayerSlot, Positions, TokenShape};
 use crate::error::Result;
 use crate::mlx::{Array, Weights};
 use crate::model::ModelConfig;
@@ -55,6 +55,16 @@ impl Attention {
             shape,
             scale: (head_dimension as f32).powf(-0.5),
         })
+    }
+
+    /// What its cache keeps of one token.
+    pub fn token_shape(&self) -> TokenShape {
+        let dimension = u64::from(self.shape.head_dimension.unsigned_abs());
+        TokenShape {
+            heads: u64::from(self.shape.kv_heads.unsigned_abs()),
+            key_dimension: dimension,
+            value_dimension: dimension,
+        }
     }
 
     /// Applies the block to `[B, L, hidden]`, writing the layer's cache.

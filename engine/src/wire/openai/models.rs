@@ -44,7 +44,7 @@ impl ModelEntry {
             vocab_size: card.vocab_size,
             dtype: card.dtype.clone(),
             back_end: card.back_end.clone(),
-            batchable: card.capabilities.serial_because.is_none(),
+            batchable: card.capabilities.serial_because.is_empty(),
         }
     }
 }

@@ -107,7 +107,7 @@ fn bad(message: impl Into<String>) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::profile::TokenShape;
+    use super::super::profile::{LayerBytes, TokenShape};
     use super::*;
 
     fn layers() -> [LayerShape; 4] {
@@ -118,7 +118,7 @@ mod tests {
                 value_dimension: dimension,
             })
         };
-        [full(64), full(64), full(96), LayerShape::Fixed { bytes: 8 }]
+        [full(64), full(64), full(96), LayerShape::Other(LayerBytes::Fixed { bytes: 8 })]
     }
 
     #[test]

@@ -3,24 +3,42 @@
 //! Words: **width** is the number of token columns written so far, shared by all rows of a set;
 //! **left padding** is how many of them, from the left, are not this row's; a row's **offset** is
 //! `width - left padding`, the position of its next token. Rows are right-aligned, so "the current
-//! token" is one column for everybody.
+//! token" is one column for everybody. Sliding windows count in [`Ring`]s, which have their own
+//! paddings: a ring overwrites them, while full layers shift them out.
+//!
+//! Bookkeeping is apart from the arrays: [`Geometry`] and [`Ring`] decide once for all layers what an
+//! update, a join or an exit does to the columns, and each layer carries it out on what it stores.
 //!
 //! Invariants: a solo set has one row and no padding, so adopting it as a batch is a move; `filter`
-//! shifts out the padding that all survivors share (logits differ otherwise: the reduction's length
-//! is part of the numerics); `extract` yields the bytes of the row's solo run.
+//! shifts out the padding that all survivors share in full layers (logits differ otherwise: the
+//! reduction's length is part of the numerics); `extract` yields the bytes of the row's solo run, in
+//! temporal order; buffers are never larger than [`KvProfile`] projects for the longest row.
 
 #[cfg(feature = "mlx")]
 mod columns;
+#[cfg(feature = "mlx")]
+mod frame;
 #[cfg(feature = "mlx")]
 mod full;
 #[cfg(feature = "mlx")]
 mod geometry;
 mod kv_config;
+#[cfg(feature = "mlx")]
+mod layer;
+#[cfg(feature = "mlx")]
+mod owned;
 mod profile;
+#[cfg(feature = "mlx")]
+mod recurrent;
+#[cfg(feature = "mlx")]
+mod ring;
+#[cfg(feature = "mlx")]
+mod rotating;
 mod scheme;
 #[cfg(feature = "mlx")]
 mod set;
-#[cfg(all(test, feature = "mlx"))]
+#[cfg(test)]
+#[cfg(feature = "mlx")]
 mod tests;
 
 #[cfg(feature = "mlx")]
@@ -30,7 +48,17 @@ pub use full::FullCache;
 #[cfg(feature = "mlx")]
 pub use geometry::{Geometry, Offset};
 pub use kv_config::read as read_kv_config;
+#[cfg(feature = "mlx")]
+pub use layer::{LayerCache, LayerSlot};
+#[cfg(feature = "mlx")]
+pub use owned::{OwnedCache, OwnedLayer};
 pub use profile::{KvProfile, LayerBytes, LayerShape, TokenShape};
+#[cfg(feature = "mlx")]
+pub use recurrent::RecurrentCache;
+#[cfg(feature = "mlx")]
+pub use ring::{Ring, Window};
+#[cfg(feature = "mlx")]
+pub use rotating::RotatingCache;
 pub use scheme::{GROUP_SIZE_DEFAULT, KvQuant, KvScheme, Packing};
 #[cfg(feature = "mlx")]
-pub use set::{CacheSet, LayerCache, LayerSlot, Positions};
+pub use set::{CacheSet, Positions};

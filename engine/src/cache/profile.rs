@@ -14,11 +14,8 @@ pub enum LayerShape {
         /// Tokens that are kept at most.
         window_tokens: u64,
     },
-    /// States without a time axis.
-    Fixed {
-        /// Bytes in all.
-        bytes: u64,
-    },
+    /// Something else than keys and values, which costs this whatever the scheme.
+    Other(LayerBytes),
 }
 
 /// What one layer keeps of one token.
@@ -37,7 +34,7 @@ impl LayerShape {
     pub fn token(&self) -> Option<&TokenShape> {
         match self {
             Self::Full(token) | Self::Rotating { token, .. } => Some(token),
-            Self::Fixed { .. } => None,
+            Self::Other(_) => None,
         }
     }
 }

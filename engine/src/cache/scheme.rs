@@ -160,7 +160,7 @@ impl KvScheme {
                     token_bytes: token_bytes(token),
                     window_tokens: *window_tokens,
                 },
-                LayerShape::Fixed { bytes } => LayerBytes::Fixed { bytes: *bytes },
+                LayerShape::Other(bytes) => *bytes,
             }
         };
         KvProfile { layers: layers.iter().enumerate().map(cost).collect() }
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn a_token_costs_its_bits_and_two_scales_per_group() {
         // 2 heads of 64 keys and 64 values: 256 values a token.
-        let layers = [full(64), LayerShape::Fixed { bytes: 77 }];
+        let layers = [full(64), LayerShape::Other(LayerBytes::Fixed { bytes: 77 })];
         for (scheme, token_bytes) in [
             (KvScheme::Plain, 256 * 2),
             (uniform(4, 64, 0), 256 / 2 + 4 * 2 * 2),
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn what_a_model_cannot_be_packed_as_is_refused_with_the_layer_and_the_value() {
-        let state = LayerShape::Fixed { bytes: 1 };
+        let state = LayerShape::Other(LayerBytes::Fixed { bytes: 1 });
         let four = Some(Packing { group_size: 64, bits: 4 });
         assert_eq!(uniform(4, 32, 0).check(&[full(96), state]), Ok(()));
         check_refused(&uniform(4, 64, 0), &[full(64), full(96)], &["layer 1", "96", "64"]);

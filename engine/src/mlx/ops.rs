@@ -485,15 +485,6 @@ fn mix(seed: u64, index: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Bytes of one value of a floating-point type.
-pub fn value_bytes(dtype: Dtype) -> u64 {
-    match dtype {
-        Dtype::Float16 | Dtype::Bfloat16 => 2,
-        Dtype::Float64 => 8,
-        _ => 4,
-    }
-}
-
 /// Sizes and axes as MLX counts them.
 pub fn axis_index(value: usize) -> i32 {
     i32::try_from(value).unwrap_or(i32::MAX)

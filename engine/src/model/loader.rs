@@ -25,18 +25,23 @@ pub struct Loaded {
     pub family: Family,
     /// The type it computes in.
     pub dtype: Dtype,
+    /// Bytes of one number of that type.
+    pub value_bytes: u64,
     /// Bytes of its weights.
     pub weights_bytes: u64,
     /// Tokens that it was trained to see at once.
     pub context_tokens: usize,
     /// Size of its logits.
     pub vocabulary: usize,
+    /// Why its rows cannot share a batch; `None` when they can. The family's word comes first, then
+    /// that of its caches.
+    pub serial_because: Option<String>,
 }
 
 impl Loaded {
-    /// What a row's KV caches cost under `scheme`.
+    /// What a row's caches cost under `scheme`, before it runs.
     pub fn kv_profile(&self, scheme: &KvScheme) -> KvProfile {
-        scheme.profile(&self.model.layer_shapes(), ops::value_bytes(self.dtype))
+        scheme.profile(&self.model.layer_shapes(), self.value_bytes)
     }
 }
 
@@ -57,11 +62,16 @@ pub fn load(directory: &Path, options: LoadOptions) -> Result<Loaded> {
     // Wait for the weights here, so that the first request does not, and so that reading them and
     // casting them does not keep two copies.
     ops::evaluate(weights.arrays())?;
+    let (weights_bytes, value_bytes) = (weights.bytes(), weights.float_bytes());
+    let model = family.build(&config, &mut weights)?;
+    let family_reason = family.serial_reason.map(str::to_owned);
     Ok(Loaded {
-        weights_bytes: weights.bytes(),
+        weights_bytes,
         context_tokens: count(&config, "max_position_embeddings")?,
         vocabulary: count(&config, "vocab_size")?,
-        model: family.build(&config, &mut weights)?,
+        serial_because: family_reason.or_else(|| model.new_caches().serial_because()),
+        value_bytes,
+        model,
         family,
         dtype,
     })

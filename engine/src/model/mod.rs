@@ -21,7 +21,8 @@ use crate::mlx::Array;
 
 /// An autoregressive language model.
 pub trait Model: fmt::Debug {
-    /// Empty caches for one row.
+    /// Empty caches for one row. What it says about them, such as why rows cannot share a batch, holds
+    /// for every set of this model.
     fn new_caches(&self) -> CacheSet;
 
     /// What each of those caches keeps of a row, in their order.

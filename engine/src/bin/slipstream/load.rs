@@ -163,7 +163,7 @@ fn check_directory(directory: &Path) -> Result<()> {
 }
 
 fn describe(id: &str, loaded: &Loaded, scheme: &KvScheme, back_end: BackEnd) -> ModelCard {
-    let family_reason = loaded.family.serial_reason.map(str::to_owned);
+    let model_reason = loaded.serial_because.clone();
     ModelCard {
         id: id.to_owned(),
         context_tokens: loaded.context_tokens,
@@ -172,7 +172,7 @@ fn describe(id: &str, loaded: &Loaded, scheme: &KvScheme, back_end: BackEnd) -> 
         back_end: back_end.to_string(),
         kv_scheme: scheme.name(),
         capabilities: ModelCapabilities {
-            serial_because: family_reason.into_iter().chain(scheme.serial_reason()).collect(),
+            serial_because: model_reason.into_iter().chain(scheme.serial_reason()).collect(),
         },
         sampling_defaults: SamplingParams::default(),
     }

@@ -78,8 +78,9 @@ impl Attention {
         let values = self.split_heads(&self.value.forward(x)?, kv_heads)?;
         let queries = self.rope.forward(&queries, &positions.offset)?;
         let keys = self.rope.forward(&keys, &positions.offset)?;
+        let mask = cache.mask(positions)?;
         let seen = cache.update(keys, values)?;
-        let attended = attend(&queries, &seen, self.scale, &positions.full_mask)?;
+        let attended = attend(&queries, &seen, self.scale, mask)?;
         self.output.forward(&self.merge_heads(&attended)?)
     }
 

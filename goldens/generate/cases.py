@@ -33,6 +33,9 @@ class Case:
     # "serial" is mlx-lm's generate_step on the row alone; "continuous" is its BatchGenerator.
     lane: str = "continuous"
     prefill_chunk_tokens: int = 2048
+    # How KV caches are quantized: dict(bits, group_size, start_tokens) in every layer, or a list as in
+    # kv_config.json. Serial lane only: mlx-lm has no batch of quantized caches.
+    kv: Optional[object] = None
 
 
 def prompt(name, length):
@@ -94,6 +97,32 @@ def full():
 def few():
     """For the other checkpoints: their layers differ, the scheduling does not."""
     return [serial("serial_13", 13, 16), join("join_after_3", 3, max_tokens=(12, 8))]
+
+
+def quantized_kv():
+    """KV caches that convert at a prompt chunk's end, after the first step, and in mid-answer."""
+
+    def case(name, length, max_tokens, kv, **kwargs):
+        return serial(f"kv_{name}", length, max_tokens, kv=kv, **kwargs)
+
+    def all_layers(bits, group_size, start_tokens=0):
+        return dict(bits=bits, group_size=group_size, start_tokens=start_tokens)
+
+    mixed = [
+        dict(layer_idx=0, bits=8, group_size=32),
+        dict(layer_idx=2, bits=3, group_size=128),
+    ]
+    return [
+        case("4_g64", 13, 28, all_layers(4, 64)),
+        case("8_g64", 13, 28, all_layers(8, 64)),
+        case("4_g32_chunk_64", 150, 24, all_layers(4, 32), prefill_chunk_tokens=64),
+        case("8_g32_granule", 250, 24, all_layers(8, 32)),
+        case("4_g64_from_6_in_answer", 3, 24, all_layers(4, 64, 6)),
+        case("8_g64_from_6_in_prompt", 13, 24, all_layers(8, 64, 6), prefill_chunk_tokens=5),
+        case("8_g32_from_6_after_prompt", 6, 24, all_layers(8, 32, 6)),
+        case("4_g32_one_token", 1, 24, all_layers(4, 32)),
+        case("config", 29, 24, mixed, prefill_chunk_tokens=16),
+    ]
 
 
 def other_dtypes():

@@ -72,6 +72,8 @@ CONFIGS = {
         mlp_bias=True,
     ),
     "llama-tiny-4bit": dict(LLAMA, num_hidden_layers=2),
+    # Heads wide enough for groups of 128 quantized values, on a narrow residual stream.
+    "llama-tiny-wide": dict(LLAMA, hidden_size=24, intermediate_size=48, head_dim=128),
 }
 
 # The default of the quantized checkpoint, and the modules that differ from it.

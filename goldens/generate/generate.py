@@ -60,7 +60,10 @@ def tiny(directory, name, versions):
     checkpoint.write(directory, model, config)
     # From here on the model is what any reader of the files sees.
     first = name == "llama-tiny"
-    write_cases(directory, name, "bfloat16", cases.full() if first else cases.few(), versions)
+    wanted = cases.full() if first else cases.few()
+    if name == "llama-tiny-wide":
+        wanted += cases.quantized_kv()
+    write_cases(directory, name, "bfloat16", wanted, versions)
     if first:
         for dtype in ["float16", "float32"]:
             write_cases(directory, name, dtype, cases.other_dtypes(), versions)
@@ -89,7 +92,10 @@ def run(model, case):
     for row in case.rows:
         if row.stop_at is not None:
             row.stop_tokens = [stop_token(model, row, case.prefill_chunk_tokens)]
-    alone = [oracle.serial(model, row, case.prefill_chunk_tokens) for row in case.rows]
+    alone = [oracle.serial(model, row, case.prefill_chunk_tokens, case.kv) for row in case.rows]
+    if case.kv:
+        plain = [oracle.serial(model, row, case.prefill_chunk_tokens) for row in case.rows]
+        assert not any(map(same_bits, alone, plain)), "quantizing the KV caches changed nothing"
     return (alone if case.lane == "serial" else oracle.continuous(model, case)), alone
 
 
@@ -114,9 +120,8 @@ def describe(case, runs, alone):
         )
         for row, outcome, serial in zip(case.rows, runs, alone)
     ]
-    return dict(
-        name=case.name, lane=case.lane, prefill_chunk_tokens=case.prefill_chunk_tokens, rows=rows
-    )
+    how = dict(name=case.name, lane=case.lane, prefill_chunk_tokens=case.prefill_chunk_tokens)
+    return dict(how, **(dict(kv=case.kv) if case.kv else {}), rows=rows)
 
 
 def same_bits(left, right):

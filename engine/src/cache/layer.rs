@@ -46,8 +46,8 @@ pub(super) struct Merging {
 /// The bookkeeping of a `filter`.
 pub(super) struct Keeping<'a> {
     pub(super) rows: &'a [usize],
-    /// Columns that go from the left of full layers.
-    pub(super) shift: i32,
+    /// The columns of full layers that stay, spare ones included.
+    pub(super) columns: Range<i32>,
 }
 
 /// The bookkeeping of an `extract`.
@@ -116,7 +116,7 @@ impl LayerCache {
 
     pub(super) fn filter(&mut self, keeping: &Keeping<'_>) -> Result<()> {
         match self {
-            Self::Full(layer) => layer.filter(&geometry::indices(keeping.rows), keeping.shift),
+            Self::Full(layer) => layer.filter(&geometry::indices(keeping.rows), &keeping.columns),
             Self::Rotating(layer) => layer.filter(&geometry::indices(keeping.rows)),
             Self::Recurrent(layer) => layer.filter(&geometry::indices(keeping.rows)),
             Self::Owned(layer) => layer.filter(keeping.rows),
@@ -220,12 +220,15 @@ impl LayerSlot<'_> {
     /// # Errors
     /// `EngineFailed` with MLX's text; `Internal` when the layer keeps no columns of this kind.
     pub fn update(self, keys: Array, values: Array) -> Result<KeyValues> {
-        let new = KeyValues::plain(keys, values);
+        self.write(&KeyValues::plain(keys, values))
+    }
+
+    /// The same for columns in the form in which the layer stores them.
+    pub(super) fn write(self, new: &KeyValues) -> Result<KeyValues> {
         match self.cache {
-            LayerCache::Full(cache) => cache.update(self.geometry.width(), &new),
+            LayerCache::Full(cache) => cache.update(self.geometry.width(), new),
             LayerCache::Rotating(cache) => {
-                let ring = &self.rings[ring_of(self.rings, cache)?];
-                cache.update(ring, &new)
+                cache.update(&self.rings[ring_of(self.rings, cache)?], new)
             }
             LayerCache::Recurrent(_) | LayerCache::Owned(_) => Err(no_columns()),
         }

@@ -1,6 +1,6 @@
 //! The caches of all layers of one row or of a batch, moved together.
 
-use super::geometry::{Geometry, Offset};
+use super::geometry::{self, Geometry, Offset};
 use super::layer::{Extraction, Joining, Keeping, LayerCache, LayerSlot, Merging, row_count};
 use super::owned::OwnedCache;
 use super::profile::KvProfile;
@@ -179,7 +179,8 @@ impl CacheSet {
     pub fn filter(&mut self, keep: &[usize]) -> Result<()> {
         let shift = self.geometry.filter(keep);
         self.rings.iter_mut().for_each(|ring| ring.filter(keep));
-        let keeping = Keeping { rows: keep, shift };
+        let columns = shift..shift + geometry::granules(self.geometry.width());
+        let keeping = Keeping { rows: keep, columns };
         self.layers.iter_mut().try_for_each(|layer| layer.filter(&keeping))
     }
 

@@ -85,11 +85,7 @@ impl Columns {
     /// # Errors
     /// See [`Columns::slice`].
     pub fn zeros(&self, count: i32) -> Result<Self> {
-        self.map(|array| {
-            let mut shape = array.shape().to_vec();
-            shape[TIME_AXIS] = count;
-            ops::zeros(&shape, array.dtype())
-        })
+        self.blank(self.rows(), count)
     }
 
     /// These columns, then `later` ones.
@@ -99,6 +95,68 @@ impl Columns {
     pub fn then(&self, later: &Self) -> Result<Self> {
         self.zip(later, |array, later| {
             ops::concatenate_axis(&[ops::share(array), ops::share(later)], TIME_AXIS)
+        })
+    }
+
+    /// The columns of `ranges`, one range after the other.
+    ///
+    /// # Errors
+    /// See [`Columns::slice`].
+    pub fn pick_columns(&self, ranges: &[Range<i32>]) -> Result<Self> {
+        self.map(|array| {
+            let part =
+                |range: &Range<i32>| ops::slice_axis(array, TIME_AXIS, range.start, range.end);
+            match ranges {
+                [] => ops::slice_axis(array, TIME_AXIS, 0, 0),
+                ranges => {
+                    let parts = ranges.iter().map(part).collect::<Result<Vec<_>>>()?;
+                    ops::concatenate_axis(&parts, TIME_AXIS)
+                }
+            }
+        })
+    }
+
+    /// The rows of all `parts`, one part below the other.
+    ///
+    /// # Errors
+    /// See [`Columns::slice`]; `Internal` when there is no part.
+    pub fn stack(parts: &[Self]) -> Result<Self> {
+        let (first, rest) = parts.split_first().ok_or_else(nothing_to_stack)?;
+        let below = |arrays: &[&Array]| {
+            let arrays: Vec<_> = arrays.iter().map(|array| ops::share(array)).collect();
+            ops::concatenate_axis(&arrays, 0)
+        };
+        match first {
+            Self::Plain(array) => {
+                let rest = rest.iter().map(|part| part.as_plain());
+                let all: Vec<_> = std::iter::once(Ok(array)).chain(rest).collect::<Result<_>>()?;
+                Ok(Self::Plain(below(&all)?))
+            }
+            Self::Affine(affine) => {
+                let rest = rest.iter().map(|part| part.as_affine(affine.packing));
+                let all: Vec<_> = std::iter::once(Ok(affine)).chain(rest).collect::<Result<_>>()?;
+                let each = |pick: fn(&AffineColumns) -> &Array| {
+                    below(&all.iter().map(|affine| pick(affine)).collect::<Vec<_>>())
+                };
+                Ok(Self::Affine(AffineColumns {
+                    packed: each(|affine| &affine.packed)?,
+                    scales: each(|affine| &affine.scales)?,
+                    biases: each(|affine| &affine.biases)?,
+                    packing: affine.packing,
+                }))
+            }
+        }
+    }
+
+    /// Zero columns of this form, `count` in each of `rows` rows.
+    ///
+    /// # Errors
+    /// See [`Columns::slice`].
+    pub fn blank(&self, rows: i32, count: i32) -> Result<Self> {
+        self.map(|array| {
+            let mut shape = array.shape().to_vec();
+            (shape[0], shape[TIME_AXIS]) = (rows, count);
+            ops::zeros(&shape, array.dtype())
         })
     }
 
@@ -120,16 +178,13 @@ impl Columns {
         self.map(|array| ops::take_rows(array, rows))
     }
 
-    /// Columns `range` of row `row` in buffers of their own.
+    /// The columns of `ranges` of row `row`, one range after the other, in buffers of their own.
     ///
     /// # Errors
     /// See [`Columns::slice`].
-    pub fn copy_row(&self, row: i32, range: Range<i32>) -> Result<Self> {
-        self.map(|array| {
-            let lone = ops::slice_axis(array, 0, row, row + 1)?;
-            let own = ops::slice_axis(&lone, TIME_AXIS, range.start, range.end)?;
-            Ok(own.contiguous()?)
-        })
+    pub fn copy_row(&self, row: i32, ranges: &[Range<i32>]) -> Result<Self> {
+        let lone = self.map(|array| ops::slice_axis(array, 0, row, row + 1))?;
+        lone.pick_columns(ranges)?.map(|array| Ok(array.contiguous()?))
     }
 
     /// Applies `change` to each array.
@@ -170,6 +225,20 @@ impl Columns {
         std::iter::once(first).chain(rest.into_iter().flatten())
     }
 
+    fn as_plain(&self) -> Result<&Array> {
+        match self {
+            Self::Plain(array) => Ok(array),
+            Self::Affine(_) => Err(mixed_forms()),
+        }
+    }
+
+    fn as_affine(&self, packing: Packing) -> Result<&AffineColumns> {
+        match self {
+            Self::Affine(affine) if affine.packing == packing => Ok(affine),
+            Self::Plain(_) | Self::Affine(_) => Err(mixed_forms()),
+        }
+    }
+
     fn first(&self) -> &Array {
         match self {
             Self::Plain(array) => array,
@@ -196,6 +265,21 @@ impl KeyValues {
     /// How many columns there are, written or not.
     pub fn count(&self) -> i32 {
         self.keys.count()
+    }
+
+    /// How many rows there are.
+    pub fn rows(&self) -> i32 {
+        self.keys.rows()
+    }
+
+    /// The rows of all `parts`, one part below the other.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text; `Internal` when there is no part.
+    pub fn stack(parts: &[Self]) -> Result<Self> {
+        let keys: Vec<_> = parts.iter().map(|part| part.keys.clone()).collect();
+        let values: Vec<_> = parts.iter().map(|part| part.values.clone()).collect();
+        Ok(Self { keys: Columns::stack(&keys)?, values: Columns::stack(&values)? })
     }
 
     /// Applies `change` to the keys and to the values.
@@ -225,6 +309,10 @@ impl KeyValues {
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
         self.keys.arrays().chain(self.values.arrays())
     }
+}
+
+fn nothing_to_stack() -> crate::error::Error {
+    crate::error::Error::new(crate::error::Code::Internal, "no rows to stack")
 }
 
 fn mixed_forms() -> crate::error::Error {

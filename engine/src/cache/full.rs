@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use super::columns::{Columns, KeyValues};
+use super::frame::{self, Side};
+use super::geometry::granules;
 use crate::error::Result;
-use crate::limits::KV_GRANULE_TOKENS;
 use crate::mlx::Array;
 use crate::mlx::ops;
 
@@ -26,37 +27,47 @@ impl FullCache {
     /// `EngineFailed` with MLX's text.
     pub fn update(&mut self, width: i32, new: &KeyValues) -> Result<KeyValues> {
         let stop = width + new.count();
-        let buffers = with_room(self.buffers.take(), width, new)?;
+        let buffers = with_room(self.buffers.take(), stop, new)?;
         let written = buffers.zip(new, |columns, new| columns.write(new, width))?;
         // The old handles end here, so that MLX may write in place.
         drop(buffers);
         self.buffers.insert(written).map(|columns| columns.slice(0..stop))
     }
 
-    /// Adds the rows of `other`; `widths` are the two sets' widths.
+    /// Adds the rows of `other`; `widths` and `rows` are the two sets'.
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.
-    pub fn extend(&mut self, other: Self, widths: (i32, i32)) -> Result<()> {
-        let (Some(own), Some(other)) = (self.buffers.take(), other.buffers) else { return Ok(()) };
-        let frame =
-            Frame { width: widths.0.max(widths.1), capacity: own.count().max(other.count()) };
-        let joined = own.zip(&other, |own, other| {
-            frame.place(own, widths.0)?.above(&frame.place(other, widths.1)?)
-        })?;
-        self.buffers = Some(joined);
+    pub fn extend(&mut self, other: Self, widths: (i32, i32), rows: (i32, i32)) -> Result<()> {
+        let own = Side { buffers: self.buffers.take(), width: widths.0, rows: rows.0 };
+        let other = Side { buffers: other.buffers, width: widths.1, rows: rows.1 };
+        self.buffers = frame::stack(own, other)?;
         Ok(())
     }
 
-    /// Keeps `rows` and drops `shift` columns from the left.
+    /// One cache of several lone rows with `widths` columns.
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.
-    pub fn filter(&mut self, rows: &[i32], shift: i32) -> Result<()> {
+    pub fn merge(solos: &[Self], widths: &[i32]) -> Result<Self> {
+        let written = |(solo, width): (&Self, &i32)| {
+            let cut = |buffers: &KeyValues| buffers.map(|columns| columns.slice(0..*width));
+            solo.buffers.as_ref().map(cut).transpose()
+        };
+        let rows = solos.iter().zip(widths).map(written).collect::<Result<Vec<_>>>()?;
+        Ok(Self { buffers: frame::pile(&rows)? })
+    }
+
+    /// Keeps `rows` and of their columns those of `range` that there are, in buffers of just that size.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub fn filter(&mut self, rows: &[i32], range: &Range<i32>) -> Result<()> {
         let Some(buffers) = self.buffers.take() else { return Ok(()) };
-        let kept = buffers.map(|columns| {
-            let kept = columns.pick_rows(rows)?;
-            if shift == 0 { Ok(kept) } else { kept.slice(shift..kept.count()) }
+        let range = range.start..range.end.min(buffers.count());
+        let kept = buffers.map(|columns| match range == (0..columns.count()) {
+            true => columns.pick_rows(rows),
+            false => columns.slice(range.clone())?.pick_rows(rows),
         })?;
         self.buffers = Some(kept);
         Ok(())
@@ -68,8 +79,9 @@ impl FullCache {
     /// `EngineFailed` with MLX's text.
     pub fn extract(&self, row: usize, range: &Range<i32>) -> Result<Self> {
         let row = ops::axis_index(row);
-        let copy =
-            |buffers: &KeyValues| buffers.map(|columns| columns.copy_row(row, range.clone()));
+        let copy = |buffers: &KeyValues| {
+            buffers.map(|columns| columns.copy_row(row, std::slice::from_ref(range)))
+        };
         Ok(Self { buffers: self.buffers.as_ref().map(copy).transpose()? })
     }
 
@@ -79,35 +91,12 @@ impl FullCache {
     }
 }
 
-/// The buffers with room for `new` columns at `width`, as mlx-lm 0.32.2's `KVCache` grows them: by
-/// whole granules, cutting what the last one left over.
-fn with_room(old: Option<KeyValues>, width: i32, new: &KeyValues) -> Result<KeyValues> {
-    let granule = ops::axis_index(KV_GRANULE_TOKENS);
-    let fresh_columns = (new.count() + granule - 1) / granule * granule;
-    let fresh = || new.map(|columns| columns.zeros(fresh_columns));
+/// The buffers with room for `stop` columns in whole granules; `new` shows the form of the first.
+fn with_room(old: Option<KeyValues>, stop: i32, new: &KeyValues) -> Result<KeyValues> {
+    let fresh = |held: i32| new.map(|columns| columns.zeros(granules(stop) - held));
     match old {
-        Some(old) if width + new.count() <= old.count() => Ok(old),
-        Some(old) => old.zip(&fresh()?, |old, fresh| old.slice(0..width)?.then(fresh)),
-        None => fresh(),
-    }
-}
-
-/// The columns that two sides of an `extend` are placed into.
-#[derive(Clone, Copy)]
-struct Frame {
-    width: i32,
-    capacity: i32,
-}
-
-impl Frame {
-    /// Right-aligns the `width` written columns on the frame's width and gives the buffer the
-    /// frame's capacity.
-    fn place(self, columns: &Columns, width: i32) -> Result<Columns> {
-        let left = self.width - width;
-        let right = self.capacity - left - columns.count();
-        if right < 0 {
-            return columns.slice(0..columns.count() + right)?.pad(left, 0);
-        }
-        columns.pad(left, right)
+        Some(old) if stop <= old.count() => Ok(old),
+        Some(old) => old.zip(&fresh(old.count())?, Columns::then),
+        None => fresh(0),
     }
 }

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use crate::error::Result;
+use crate::limits::KV_GRANULE_TOKENS;
 use crate::mlx::Array;
 use crate::mlx::ops::{self, Mask};
 
@@ -110,6 +111,22 @@ impl Geometry {
         self.width = width;
     }
 
+    /// One geometry of several lone rows, right-aligned on the widest.
+    pub(super) fn merge(solos: &[Self]) -> Self {
+        let width = solos.iter().map(Self::width).max().unwrap_or(0);
+        Self { width, left_padding: solos.iter().map(|solo| width - solo.width).collect() }
+    }
+
+    /// Takes the last `tokens` columns back from every row.
+    pub(super) fn trim(&mut self, tokens: i32) {
+        self.width -= tokens;
+    }
+
+    /// Tokens of the shortest row.
+    pub(super) fn shortest(&self) -> i32 {
+        self.left_padding.iter().map(|padding| self.width - padding).min().unwrap_or(0)
+    }
+
     /// Keeps the rows at `keep` and returns how many columns all of them had as padding; those are
     /// gone from the width.
     pub fn filter(&mut self, keep: &[usize]) -> i32 {
@@ -119,6 +136,12 @@ impl Geometry {
         self.width -= shift;
         shift
     }
+}
+
+/// `tokens` rounded up to whole granules.
+pub(super) fn granules(tokens: i32) -> i32 {
+    let granule = ops::axis_index(KV_GRANULE_TOKENS);
+    (tokens + granule - 1) / granule * granule
 }
 
 /// Row numbers as MLX counts them.

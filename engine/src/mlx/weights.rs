@@ -95,6 +95,13 @@ impl Weights {
         floats.max_by_key(|array| array.size()).map(Array::dtype)
     }
 
+    /// Bytes of a number in the type that most floating-point weights have: what activations are made
+    /// of; those of f32 when there are none.
+    pub fn float_bytes(&self) -> u64 {
+        let floats = self.arrays.values().filter(|array| array.dtype().is_float());
+        floats.max_by_key(|array| array.size()).map_or(4, |array| array.item_size() as u64)
+    }
+
     /// Bytes of all tensors.
     pub fn bytes(&self) -> u64 {
         self.arrays.values().map(|array| array.nbytes() as u64).sum()

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::{Family, Model, ModelConfig};
+use crate::cache::KvProfile;
 use crate::error::{Code, Error, Result};
 use crate::mlx::{BackEnd, Dtype, Weights, ops};
 
@@ -30,6 +31,11 @@ pub struct Loaded {
     pub context_tokens: usize,
     /// Size of its logits.
     pub vocabulary: usize,
+    /// Why its rows cannot share a batch; `None` when they can. The family's word comes first, then
+    /// that of its caches.
+    pub serial_because: Option<String>,
+    /// What a row's caches cost before it runs.
+    pub kv_profile: KvProfile,
 }
 
 /// Loads the checkpoint in `directory`: an HF or mlx-community layout.
@@ -49,11 +55,16 @@ pub fn load(directory: &Path, options: LoadOptions) -> Result<Loaded> {
     // Wait for the weights here, so that the first request does not, and so that reading them and
     // casting them does not keep two copies.
     ops::evaluate(weights.arrays())?;
+    let weights_bytes = weights.bytes();
+    let model = family.build(&config, &mut weights)?;
+    let family_reason = family.serial_reason.map(str::to_owned);
     Ok(Loaded {
-        weights_bytes: weights.bytes(),
+        weights_bytes,
         context_tokens: count(&config, "max_position_embeddings")?,
         vocabulary: count(&config, "vocab_size")?,
-        model: family.build(&config, &mut weights)?,
+        serial_because: family_reason.or_else(|| model.new_caches().serial_because()),
+        kv_profile: model.kv_profile(),
+        model,
         family,
         dtype,
     })

@@ -15,14 +15,18 @@ pub use registry::Family;
 
 use std::fmt;
 
-use crate::cache::CacheSet;
+use crate::cache::{CacheSet, KvProfile};
 use crate::error::Result;
 use crate::mlx::Array;
 
 /// An autoregressive language model.
 pub trait Model: fmt::Debug {
-    /// Empty caches for one row.
+    /// Empty caches for one row. What it says about them, such as why rows cannot share a batch, holds
+    /// for every set of this model.
     fn new_caches(&self) -> CacheSet;
+
+    /// What a row's caches cost before it runs, in the type that the model computes in.
+    fn kv_profile(&self) -> KvProfile;
 
     /// Runs tokens `[B, L]` through every layer, writing `caches`, and returns the normalized last
     /// hidden states `[B, L, hidden]`.

@@ -214,3 +214,8 @@ fn llama_with_stretched_rope_biases_and_a_tied_head_equals_mlx_lm_bit_for_bit() 
 fn llama_quantized_per_layer_equals_mlx_lm_bit_for_bit() {
     check("llama-tiny-4bit", "", Dtype::Bfloat16, Tolerance::Bits);
 }
+
+#[test]
+fn llama_with_sliding_layers_equals_mlx_lm_bit_for_bit_across_the_window() {
+    check("llama-tiny-sliding", "", Dtype::Bfloat16, Tolerance::Bits);
+}

@@ -105,9 +105,7 @@ fn describe(id: &str, loaded: &Loaded, back_end: BackEnd) -> ModelCard {
         vocab_size: loaded.vocabulary,
         dtype: dtype_name(loaded.dtype).to_owned(),
         back_end: back_end.to_string(),
-        capabilities: ModelCapabilities {
-            serial_because: loaded.family.serial_reason.map(str::to_owned),
-        },
+        capabilities: ModelCapabilities { serial_because: loaded.serial_because.clone() },
         sampling_defaults: SamplingParams::default(),
     }
 }

@@ -1,7 +1,11 @@
 //! Llama (Touvron et al. 2023) and what shares its shape: grouped-query attention, rotary positions,
 //! SwiGLU, RMS norms before each block, head tied or not. Layer math as mlx-lm 0.32.2's `llama.py`.
 
-use crate::cache::{CacheSet, FullCache, LayerCache, LayerSlot, Positions};
+use serde_json::Value;
+
+use crate::cache::{
+    CacheSet, FullCache, KvProfile, LayerCache, LayerSlot, Positions, RotatingCache, Window,
+};
 use crate::error::Result;
 use crate::mlx::{Array, Weights};
 use crate::model::nn::{Attention, AttentionShape, Embedding, Linear, Mlp, RmsNorm};
@@ -14,10 +18,14 @@ pub struct Llama {
     blocks: Vec<Block>,
     norm: RmsNorm,
     head: Option<Linear>,
+    /// Bytes of one token's keys and values in a layer.
+    token_bytes: u64,
 }
 
 #[derive(Debug)]
 struct Block {
+    /// How far it sees; `None` is everything.
+    window: Option<Window>,
     attention_norm: RmsNorm,
     attention: Attention,
     mlp_norm: RmsNorm,
@@ -38,15 +46,16 @@ impl Llama {
     /// # Errors
     /// `BadModel` when a field or tensor is missing or does not fit.
     pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<Self> {
-        refuse_sliding_layers(config)?;
         let sizes = Sizes::of_config(config)?;
         let hidden = sizes.attention.hidden;
         let vocabulary = config.count("vocab_size")?;
         let tied = config.flag("tie_word_embeddings", true)?;
-        let blocks = (0..config.count("num_hidden_layers")?)
-            .map(|index| Block::load(config, weights, &format!("model.layers.{index}"), sizes));
+        let blocks = windows(config)?.into_iter().enumerate().map(|(index, window)| {
+            Block::load(config, weights, &format!("model.layers.{index}"), (sizes, window))
+        });
         Ok(Self {
             blocks: blocks.collect::<Result<_>>()?,
+            token_bytes: sizes.attention.token_elements() * weights.float_bytes(),
             embedding: Embedding::load(
                 weights,
                 config,
@@ -64,8 +73,15 @@ impl Llama {
 
 impl Model for Llama {
     fn new_caches(&self) -> CacheSet {
-        let layer = |_: &Block| LayerCache::Full(FullCache::new());
+        let layer = |block: &Block| match block.window {
+            None => LayerCache::Full(FullCache::new()),
+            Some(window) => LayerCache::Rotating(RotatingCache::new(window)),
+        };
         CacheSet::solo(self.blocks.iter().map(layer).collect())
+    }
+
+    fn kv_profile(&self) -> KvProfile {
+        self.new_caches().profile(|_| self.token_bytes)
     }
 
     fn hidden(&self, tokens: &Array, caches: &mut CacheSet) -> Result<Array> {
@@ -88,11 +104,17 @@ impl Model for Llama {
 }
 
 impl Block {
-    fn load(config: &ModelConfig, weights: &mut Weights, path: &str, sizes: Sizes) -> Result<Self> {
+    fn load(
+        config: &ModelConfig,
+        weights: &mut Weights,
+        path: &str,
+        (sizes, window): (Sizes, Option<Window>),
+    ) -> Result<Self> {
         let Sizes { attention, intermediate, epsilon } = sizes;
         let hidden = attention.hidden;
         let at = |name: &str| format!("{path}.{name}");
         Ok(Self {
+            window,
             attention_norm: RmsNorm::load(weights, &at("input_layernorm"), hidden, epsilon)?,
             attention: Attention::load(weights, config, &at("self_attn"), attention)?,
             mlp_norm: RmsNorm::load(weights, &at("post_attention_layernorm"), hidden, epsilon)?,
@@ -127,18 +149,23 @@ impl Sizes {
     }
 }
 
-/// Layers with a window need a rotating cache; running them with a full one would give other text.
-fn refuse_sliding_layers(config: &ModelConfig) -> Result<()> {
+/// The window of each layer: `sliding_window` tokens where `layer_types` says so. A kind that is not
+/// known is refused: running it as another would give other text.
+fn windows(config: &ModelConfig) -> Result<Vec<Option<Window>>> {
+    let layers = config.count("num_hidden_layers")?.unsigned_abs() as usize;
     let Some(types) = config.get("layer_types") else {
-        return Ok(());
+        return Ok(vec![None; layers]);
     };
-    let all_full =
-        types.as_array().is_some_and(|types| types.iter().all(|kind| kind == "full_attention"));
-    if all_full {
-        Ok(())
-    } else {
-        Err(config
-            .wrong("layer_types", types)
-            .with_hint("only `full_attention` layers are supported"))
-    }
+    let wrong = || {
+        config.wrong("layer_types", types).with_hint(format!(
+            "{layers} layers need as many entries, each `full_attention` or `sliding_attention`"
+        ))
+    };
+    let kinds = types.as_array().filter(|kinds| kinds.len() == layers).ok_or_else(wrong)?;
+    let window = |kind: &Value| match kind.as_str() {
+        Some("full_attention") => Ok(None),
+        Some("sliding_attention") => Window::new(config.count("sliding_window")?, 0).map(Some),
+        _ => Err(wrong()),
+    };
+    kinds.iter().map(window).collect()
 }

@@ -20,6 +20,13 @@ pub struct AttentionShape {
     pub head_dimension: i32,
 }
 
+impl AttentionShape {
+    /// Numbers in one token's keys and values.
+    pub fn token_elements(&self) -> u64 {
+        2 * u64::from(self.kv_heads.unsigned_abs()) * u64::from(self.head_dimension.unsigned_abs())
+    }
+}
+
 /// `o(softmax(rope(q) rope(k)^T / sqrt(d)) v)`.
 #[derive(Debug)]
 pub struct Attention {
@@ -68,8 +75,9 @@ impl Attention {
         let values = self.split_heads(&self.value.forward(x)?, kv_heads)?;
         let queries = self.rope.forward(&queries, &positions.offset)?;
         let keys = self.rope.forward(&keys, &positions.offset)?;
+        let mask = cache.mask(positions)?;
         let seen = cache.update(keys, values)?;
-        let attended = attend(&queries, &seen, self.scale, &positions.full_mask)?;
+        let attended = attend(&queries, &seen, self.scale, mask)?;
         self.output.forward(&self.merge_heads(&attended)?)
     }
 

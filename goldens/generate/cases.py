@@ -94,6 +94,47 @@ def full():
     ]
 
 
+def sliding():
+    """For a window of 8: rows cross it in their prompts, while they decode, and before they join."""
+    return [
+        serial("serial_5", 5, 20),
+        serial("serial_29", 29, 12),
+        serial("serial_29_chunk_4", 29, 8, prefill_chunk_tokens=4),
+        serial("serial_29_chunk_12", 29, 8, prefill_chunk_tokens=12),
+        static("static_2", (5, 13), 14),
+        static("static_4", (5, 13, 1, 29), 14),
+        # The running row has 7, 8 and 9 tokens when the second one joins.
+        *[join(f"join_at_{3 + after}", after, lengths=(3, 6)) for after in (4, 5, 6)],
+        # Both rings have wrapped; after one of these both write the same column.
+        *[join(f"join_wrapped_{after}", after, lengths=(13, 21)) for after in (6, 7, 8, 9, 10)],
+        join("join_late_past_window", 3, lengths=(3, 29), max_tokens=(20, 12)),
+        join("join_shorter", 6, lengths=(29, 3), max_tokens=(20, 16)),
+        Case("churn", [
+            Row(prompt("churn.0", 6), 9),
+            Row(prompt("churn.1", 17), 5),
+            Row(prompt("churn.2", 2), 14, Start(0, 3)),
+            Row(prompt("churn.3", 11), 8, Start(0, 7)),
+            Row(prompt("churn.4", 7), 12, Start(3, 2)),
+        ]),
+        Case("longest_leaves_first", [
+            Row(prompt("longest_leaves_first.0", 29), 3),
+            Row(prompt("longest_leaves_first.1", 4), 16),
+            Row(prompt("longest_leaves_first.2", 2), 14),
+        ]),
+        Case("leave_stop", [
+            Row(prompt("leave_stop.0", 21), 16, stop_at=5),
+            Row(prompt("leave_stop.1", 7), 12),
+        ]),
+        *[
+            Case(f"chunked_{chunk}", [
+                Row(prompt(f"chunked_{chunk}.0", 5), 14),
+                Row(prompt(f"chunked_{chunk}.1", 30), 10, Start(0, 2)),
+            ], prefill_chunk_tokens=chunk)
+            for chunk in (4, 12)
+        ],
+    ]
+
+
 def few():
     """For the other checkpoints: their layers differ, the scheduling does not."""
     return [serial("serial_13", 13, 16), join("join_after_3", 3, max_tokens=(12, 8))]

@@ -72,6 +72,12 @@ CONFIGS = {
         mlp_bias=True,
     ),
     "llama-tiny-4bit": dict(LLAMA, num_hidden_layers=2),
+    "llama-tiny-sliding": dict(
+        LLAMA,
+        intermediate_size=96,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        sliding_window=8,
+    ),
     # Heads wide enough for groups of 128 quantized values, on a narrow residual stream.
     "llama-tiny-wide": dict(LLAMA, hidden_size=24, intermediate_size=48, head_dim=128),
 }

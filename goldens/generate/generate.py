@@ -14,6 +14,7 @@ import cases
 import checkpoint
 import mlx.core as mx
 import oracle
+import rotating
 import sampling
 import smollm2
 import templates
@@ -23,6 +24,13 @@ from mlx_lm.utils import load_model
 # Numbers depend on these exactly; the second is MLX's own build for the machine.
 PINNED = "0.32.2"
 BUILDS = dict(cpu="mlx-cpu", metal="mlx-metal", cuda="mlx-cuda-13")
+
+# What each checkpoint is asked for; the others get a few cases.
+WANTED = {
+    "llama-tiny": cases.full,
+    "llama-tiny-sliding": cases.sliding,
+    "llama-tiny-wide": lambda: cases.few() + cases.quantized_kv(),
+}
 
 
 def main():
@@ -34,6 +42,7 @@ def main():
     for name in checkpoint.CONFIGS:
         tiny(arguments.out / name, name, versions)
     sampling.generate(arguments.out, versions)
+    rotating.generate(arguments.out, versions)
     templates.generate(arguments.out / "llama-tiny", arguments.out.parent / "templates")
     if arguments.smollm2:
         smollm2.generate(arguments.smollm2, arguments.out / "smollm2", versions)
@@ -59,12 +68,9 @@ def tiny(directory, name, versions):
         config = checkpoint.quantize(model, config)
     checkpoint.write(directory, model, config)
     # From here on the model is what any reader of the files sees.
-    first = name == "llama-tiny"
-    wanted = cases.full() if first else cases.few()
-    if name == "llama-tiny-wide":
-        wanted += cases.quantized_kv()
-    write_cases(directory, name, "bfloat16", wanted, versions)
-    if first:
+    wanted = WANTED.get(name, cases.few)
+    write_cases(directory, name, "bfloat16", wanted(), versions)
+    if name == "llama-tiny":
         for dtype in ["float16", "float32"]:
             write_cases(directory, name, dtype, cases.other_dtypes(), versions)
 

@@ -133,7 +133,7 @@ def submit(generator, case, runs, uids):
 
     for index, row in enumerate(case.rows):
         start = row.start
-        if index in uids:
+        if index in uids or (start and start.after_row not in uids):
             continue
         if start and len(runs[uids[start.after_row]].tokens) < start.after_tokens:
             continue

@@ -41,14 +41,17 @@ fn checkpoint() -> PathBuf {
 }
 
 fn load(directory: &Path) -> Loaded {
-    let options = LoadOptions { dtype: Some(if std::env::var("F32").is_ok() { Dtype::Float32 } else { Dtype::Bfloat16 }), back_end: Device::cpu().back_end() };
+    let options = LoadOptions {
+        dtype: Some(if std::env::var("F32").is_ok() { Dtype::Float32 } else { Dtype::Bfloat16 }),
+        back_end: Device::cpu().back_end(),
+    };
     model::load(directory, options).unwrap()
 }
 
 /// The scheduler over the model in `directory`, and what it will show of each row's logits.
 fn scheduler(directory: &Path, scheme: &KvScheme) -> (Scheduler<MlxExecutor>, Rc<RefCell<Logits>>) {
     let loaded = load(directory);
-    scheme.check(&loaded.model.layer_shapes()).unwrap();
+    scheme.check(&loaded.model.token_shapes()).unwrap();
     let mut executor =
         MlxExecutor::new(loaded.model, loaded.weights_bytes).with_kv_scheme(scheme.clone());
     let seen = Rc::new(RefCell::new(Logits::new()));
@@ -178,8 +181,7 @@ fn sliding(window: i32) -> tempfile::TempDir {
     }
     let text = std::fs::read_to_string(checkpoint().join("config.json")).unwrap();
     let mut config: Value = serde_json::from_str(&text).unwrap();
-    config["layer_types"] =
-        json!(["sliding_attention", "full_attention", "sliding_attention"]);
+    config["layer_types"] = json!(["sliding_attention", "full_attention", "sliding_attention"]);
     config["sliding_window"] = json!(window);
     std::fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
     directory

@@ -21,6 +21,74 @@ pub(crate) struct Serving {
     pub(crate) late: Vec<Late>,
     /// Share of one core, without any request. `None` where the system does not tell.
     pub(crate) idle_percent: Option<f64>,
+    pub(crate) pressure: Option<Pressure>,
+}
+
+/// What a full server did while a long prompt joined.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Pressure {
+    pub(crate) stats_ms: Vec<f64>,
+    pub(crate) health_ms: Vec<f64>,
+    /// Between the pieces of one running row's answer.
+    pub(crate) gaps_ms: Vec<f64>,
+    /// Of the long prompt.
+    pub(crate) first_token_seconds: f64,
+}
+
+/// What an idle server held as requests went by.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Soak {
+    pub(crate) points: Vec<SoakPoint>,
+}
+
+/// One look at an idle server.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct SoakPoint {
+    /// Answered or left before.
+    pub(crate) requests: usize,
+    pub(crate) active_bytes: u64,
+    pub(crate) weights_bytes: u64,
+    pub(crate) resident_bytes: u64,
+}
+
+impl Soak {
+    /// For people.
+    pub(crate) fn table(&self) -> String {
+        let mut lines =
+            vec!["idle after  arrays beyond weights, MB  resident memory, MB".to_owned()];
+        lines.extend(self.points.iter().map(|point| {
+            let beyond = point.active_bytes as f64 - point.weights_bytes as f64;
+            let resident = point.resident_bytes as f64 / 1e6;
+            format!("{:>10}  {:>25.2}  {resident:>19.1}", point.requests, beyond / 1e6)
+        }));
+        lines.join("\n")
+    }
+}
+
+impl Pressure {
+    fn lines(&self) -> Vec<String> {
+        let line = |name: &str, values: &[f64]| {
+            let at = |share| percentile(values, share);
+            let (middle, high, most) = (at(0.5), at(0.99), at(1.0));
+            format!("{name} p50 {middle:.1} ms, p99 {high:.1} ms, most {most:.1} ms")
+        };
+        vec![
+            line("/stats under pressure  ", &self.stats_ms),
+            line("/health under pressure ", &self.health_ms),
+            line("a row's gaps, long join", &self.gaps_ms),
+            format!("the long prompt's 1st token after {:.1} s", self.first_token_seconds),
+        ]
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "stats_ms_p99": percentile(&self.stats_ms, 0.99),
+            "health_ms_p99": percentile(&self.health_ms, 0.99),
+            "gap_ms_p50": percentile(&self.gaps_ms, 0.5),
+            "gap_ms_p99": percentile(&self.gaps_ms, 0.99),
+            "long_first_token_seconds": self.first_token_seconds,
+        })
+    }
 }
 
 /// One request that came late, counted from its arrival.
@@ -91,13 +159,15 @@ impl Serving {
         let end = self.late_median(|late| late.others_end_seconds);
         let share = self.late_median(Late::share);
         let idle = self.idle_percent.map_or("not measured".to_owned(), |it| format!("{it:.2} %"));
-        vec![
+        let mut lines = vec![
             format!("start to ready          {:.2} s", median(&self.ready_seconds)),
             format!(
                 "late request's 1st token {first:.2} s, the 3 others end at {end:.2} s: {share:.2}"
             ),
             format!("idle CPU                {idle}"),
-        ]
+        ];
+        lines.extend(self.pressure.iter().flat_map(Pressure::lines));
+        lines
     }
 
     fn json(&self) -> Value {
@@ -107,6 +177,7 @@ impl Serving {
             "late_others_end_seconds": self.late_median(|late| late.others_end_seconds),
             "late_share": self.late_median(Late::share),
             "idle_percent": self.idle_percent,
+            "pressure": self.pressure.as_ref().map(Pressure::json),
         })
     }
 }
@@ -128,6 +199,14 @@ fn median(values: &[f64]) -> f64 {
         even if even % 2 == 0 => f64::midpoint(sorted[middle - 1], sorted[middle]),
         _ => sorted[middle],
     }
+}
+
+/// The value that a `share` of all are not above: the nearest rank. NaN for none.
+fn percentile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.max(1) - 1).copied().unwrap_or(f64::NAN)
 }
 
 /// Reads `{"cells": [{"rows": 1, "decode_tokens_per_second": 16.0}, ...]}`, one round of one engine.
@@ -175,8 +254,19 @@ mod tests {
                 ready_seconds: vec![1.0, 2.0],
                 late: vec![Late { first_token_seconds: 0.5, others_end_seconds: 5.0 }],
                 idle_percent: None,
+                pressure: None,
             },
         }
+    }
+
+    #[test]
+    fn a_percentile_is_the_nearest_rank() {
+        let values: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        assert_eq!(percentile(&values, 0.5), 50.0);
+        assert_eq!(percentile(&values, 0.99), 99.0);
+        assert_eq!(percentile(&values, 1.0), 100.0);
+        assert_eq!(percentile(&[7.0], 0.01), 7.0);
+        assert!(percentile(&[], 0.5).is_nan());
     }
 
     #[test]

@@ -84,6 +84,9 @@ enum Verb {
         /// How often everything is measured; the medians count.
         #[arg(long, default_value = "3", value_parser = clap::value_parser!(u16).range(1..))]
         rounds: u16,
+        /// Instead, send thousands of requests and watch the memory.
+        #[arg(long)]
+        soak: bool,
     },
 }
 
@@ -104,7 +107,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Test { yes } => test::run(&workspace, yes),
         Verb::Setup { yes, all } => setup::run(&workspace, yes, all),
         Verb::Goldens { yes } => goldens::run(&workspace, yes),
-        Verb::Bench { yes, rounds } => bench::run(&workspace, yes, rounds.into()),
+        Verb::Bench { yes, rounds, soak } => bench::run(&workspace, yes, rounds.into(), soak),
     }
 }
 

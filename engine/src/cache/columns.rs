@@ -308,14 +308,14 @@ impl KeyValues {
         self.map(|columns| columns.pack(packing))
     }
 
-    /// Plain keys and values in the form of `stored` ones, to be written among them.
+    /// These in the form of `stored` ones, to be written among them: plain ones are packed as those are.
     ///
     /// # Errors
     /// See [`Columns::pack`].
     pub fn in_form_of(&self, stored: Option<&Self>) -> Result<Self> {
         match stored.and_then(Self::packing) {
-            Some(packing) => self.pack(packing),
-            None => Ok(self.clone()),
+            Some(packing) if self.packing().is_none() => self.pack(packing),
+            Some(_) | None => Ok(self.clone()),
         }
     }
 

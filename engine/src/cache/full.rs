@@ -22,8 +22,7 @@ impl FullCache {
         Self::default()
     }
 
-    /// Writes new plain columns at `width`, in the form of those before them, and returns all up to
-    /// them.
+    /// Writes new columns at `width`, in the form of those before them, and returns all up to them.
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.
@@ -69,15 +68,16 @@ impl FullCache {
         Ok(Self { buffers: frame::pile(&rows)? })
     }
 
-    /// Keeps `rows` and drops `shift` columns from the left.
+    /// Keeps `rows` and of their columns those of `range` that there are, in buffers of just that size.
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.
-    pub fn filter(&mut self, rows: &[i32], shift: i32) -> Result<()> {
+    pub fn filter(&mut self, rows: &[i32], range: &Range<i32>) -> Result<()> {
         let Some(buffers) = self.buffers.take() else { return Ok(()) };
-        let kept = buffers.map(|columns| {
-            let kept = columns.pick_rows(rows)?;
-            if shift == 0 { Ok(kept) } else { kept.slice(shift..kept.count()) }
+        let range = range.start..range.end.min(buffers.count());
+        let kept = buffers.map(|columns| match range == (0..columns.count()) {
+            true => columns.pick_rows(rows),
+            false => columns.slice(range.clone())?.pick_rows(rows),
         })?;
         self.buffers = Some(kept);
         Ok(())

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::profile::LayerShape;
+use super::profile::TokenShape;
 use super::scheme::{self, GROUP_SIZE_DEFAULT, KvScheme, Packing};
 use crate::error::{Code, Error, Result};
 
@@ -22,7 +22,7 @@ const FIELDS: [&str; 3] = ["layer_idx", "bits", "group_size"];
 ///
 /// # Errors
 /// `BadModel` naming the file, the layer and the value that cannot be used.
-pub fn read(directory: &Path, layers: &[LayerShape]) -> Result<KvScheme> {
+pub fn read(directory: &Path, layers: &[Option<TokenShape>]) -> Result<KvScheme> {
     let path = directory.join(FILE);
     let attempt = format!("failed to read `{}`", path.display());
     let text = std::fs::read_to_string(&path)
@@ -30,7 +30,7 @@ pub fn read(directory: &Path, layers: &[LayerShape]) -> Result<KvScheme> {
     parse(&text, layers).map_err(|error| error.while_doing(&attempt))
 }
 
-fn parse(text: &str, layers: &[LayerShape]) -> Result<KvScheme> {
+fn parse(text: &str, layers: &[Option<TokenShape>]) -> Result<KvScheme> {
     let entries: Vec<Value> = match serde_json::from_str(text) {
         Ok(Value::Array(entries)) => entries,
         Ok(_) => return Err(bad("not a list of layers")),
@@ -49,7 +49,11 @@ fn parse(text: &str, layers: &[LayerShape]) -> Result<KvScheme> {
     Ok(KvScheme::PerLayer(packings))
 }
 
-fn read_entry(place: usize, entry: &Value, layers: &[LayerShape]) -> Result<(usize, Packing)> {
+fn read_entry(
+    place: usize,
+    entry: &Value,
+    layers: &[Option<TokenShape>],
+) -> Result<(usize, Packing)> {
     let Value::Object(fields) = entry else {
         return Err(bad(format!("entry {place} is no object: {entry}")));
     };
@@ -107,18 +111,13 @@ fn bad(message: impl Into<String>) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::profile::{LayerBytes, TokenShape};
     use super::*;
 
-    fn layers() -> [LayerShape; 4] {
-        let full = |dimension| {
-            LayerShape::Full(TokenShape {
-                heads: 2,
-                key_dimension: dimension,
-                value_dimension: dimension,
-            })
+    fn layers() -> [Option<TokenShape>; 4] {
+        let heads_of = |dimension| {
+            Some(TokenShape { heads: 2, key_dimension: dimension, value_dimension: dimension })
         };
-        [full(64), full(64), full(96), LayerShape::Other(LayerBytes::Fixed { bytes: 8 })]
+        [heads_of(64), heads_of(64), heads_of(96), None]
     }
 
     #[test]

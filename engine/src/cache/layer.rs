@@ -6,7 +6,7 @@ use super::columns::KeyValues;
 use super::full::FullCache;
 use super::geometry::{self, Geometry};
 use super::owned::OwnedLayer;
-use super::profile::{LayerBytes, LayerShape, TokenShape};
+use super::profile::LayerBytes;
 use super::recurrent::RecurrentCache;
 use super::ring::{Join, Ring};
 use super::rotating::RotatingCache;
@@ -47,8 +47,8 @@ pub(super) struct Merging {
 /// The bookkeeping of a `filter`.
 pub(super) struct Keeping<'a> {
     pub(super) rows: &'a [usize],
-    /// Columns that go from the left of full layers.
-    pub(super) shift: i32,
+    /// The columns of full layers that stay, spare ones included.
+    pub(super) columns: Range<i32>,
 }
 
 /// The bookkeeping of an `extract`.
@@ -117,7 +117,7 @@ impl LayerCache {
 
     pub(super) fn filter(&mut self, keeping: &Keeping<'_>) -> Result<()> {
         match self {
-            Self::Full(layer) => layer.filter(&geometry::indices(keeping.rows), keeping.shift),
+            Self::Full(layer) => layer.filter(&geometry::indices(keeping.rows), &keeping.columns),
             Self::Rotating(layer) => layer.filter(&geometry::indices(keeping.rows)),
             Self::Recurrent(layer) => layer.filter(&geometry::indices(keeping.rows)),
             Self::Owned(layer) => layer.filter(keeping.rows),
@@ -172,18 +172,16 @@ impl LayerCache {
         }
     }
 
-    /// What it keeps of a row, when `token` is what it keeps of one token.
-    pub(super) fn shape(&self, token: impl FnOnce() -> TokenShape) -> LayerShape {
+    /// What a row of it costs, when a token's keys and values take `token_bytes`.
+    pub(super) fn row_bytes(&self, token_bytes: u64) -> LayerBytes {
         match self {
-            Self::Full(_) => LayerShape::Full(token()),
-            Self::Rotating(layer) => LayerShape::Rotating {
-                token: token(),
+            Self::Full(_) => LayerBytes::Full { token_bytes },
+            Self::Rotating(layer) => LayerBytes::Rotating {
+                token_bytes,
                 window_tokens: u64::from(layer.window().tokens().unsigned_abs()),
             },
-            Self::Recurrent(layer) => {
-                LayerShape::Other(LayerBytes::Fixed { bytes: layer.row_bytes() })
-            }
-            Self::Owned(layer) => LayerShape::Other(layer.row_bytes()),
+            Self::Recurrent(layer) => LayerBytes::Fixed { bytes: layer.row_bytes() },
+            Self::Owned(layer) => layer.row_bytes(),
         }
     }
 
@@ -236,12 +234,15 @@ impl LayerSlot<'_> {
     /// # Errors
     /// `EngineFailed` with MLX's text; `Internal` when the layer keeps no columns of this kind.
     pub fn update(self, keys: Array, values: Array) -> Result<KeyValues> {
-        let new = KeyValues::plain(keys, values);
+        self.write(&KeyValues::plain(keys, values))
+    }
+
+    /// The same for columns in the form in which the layer stores them.
+    pub(super) fn write(self, new: &KeyValues) -> Result<KeyValues> {
         match self.cache {
-            LayerCache::Full(cache) => cache.update(self.geometry.width(), &new),
+            LayerCache::Full(cache) => cache.update(self.geometry.width(), new),
             LayerCache::Rotating(cache) => {
-                let ring = &self.rings[ring_of(self.rings, cache)?];
-                cache.update(ring, &new)
+                cache.update(&self.rings[ring_of(self.rings, cache)?], new)
             }
             LayerCache::Recurrent(_) | LayerCache::Owned(_) => Err(no_columns()),
         }

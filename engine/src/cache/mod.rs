@@ -12,7 +12,7 @@
 //! Invariants: a solo set has one row and no padding, so adopting it as a batch is a move; `filter`
 //! shifts out the padding that all survivors share in full layers (logits differ otherwise: the
 //! reduction's length is part of the numerics); `extract` yields the bytes of the row's solo run, in
-//! temporal order; buffers are never larger than [`KvProfile`] projects for the longest row.
+//! temporal order; the buffers of rows that decode are never larger than [`KvProfile`] projects.
 
 #[cfg(feature = "mlx")]
 mod columns;
@@ -52,7 +52,7 @@ pub use kv_config::read as read_kv_config;
 pub use layer::{LayerCache, LayerSlot};
 #[cfg(feature = "mlx")]
 pub use owned::{OwnedCache, OwnedLayer};
-pub use profile::{KvProfile, LayerBytes, LayerShape, TokenShape};
+pub use profile::{KvProfile, LayerBytes, TokenShape};
 #[cfg(feature = "mlx")]
 pub use recurrent::RecurrentCache;
 #[cfg(feature = "mlx")]

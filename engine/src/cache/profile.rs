@@ -2,23 +2,7 @@
 
 use crate::limits::KV_GRANULE_TOKENS;
 
-/// What one layer keeps of a row, and for how long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LayerShape {
-    /// Keys and values of every token.
-    Full(TokenShape),
-    /// Keys and values of the last `window_tokens` tokens.
-    Rotating {
-        /// One token's.
-        token: TokenShape,
-        /// Tokens that are kept at most.
-        window_tokens: u64,
-    },
-    /// Something else than keys and values, which costs this whatever the scheme.
-    Other(LayerBytes),
-}
-
-/// What one layer keeps of one token.
+/// What an attention layer keeps of one token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenShape {
     /// Key and value heads.
@@ -27,16 +11,6 @@ pub struct TokenShape {
     pub key_dimension: u64,
     /// Width of one head's value.
     pub value_dimension: u64,
-}
-
-impl LayerShape {
-    /// What it keeps of one token, if it keeps keys and values.
-    pub fn token(&self) -> Option<&TokenShape> {
-        match self {
-            Self::Full(token) | Self::Rotating { token, .. } => Some(token),
-            Self::Other(_) => None,
-        }
-    }
 }
 
 impl TokenShape {
@@ -76,19 +50,49 @@ pub struct KvProfile {
 }
 
 impl KvProfile {
-    /// Bytes of a row of `tokens` tokens, prompt and answer: whole granules, windows capped.
+    /// Bytes of a row of `tokens` tokens, prompt and answer, while it decodes alone: whole granules,
+    /// windows capped.
     pub fn row_bytes(&self, tokens: usize) -> u64 {
-        let granule = KV_GRANULE_TOKENS as u64;
-        let columns = (tokens as u64).div_ceil(granule) * granule;
+        let columns = granules(tokens);
+        self.sum(columns, |window_tokens| columns.min(window_tokens))
+    }
+
+    /// Bytes at most of a batch of `rows` rows while it decodes, the longest of them `longest_tokens`
+    /// long. Rows share their columns, so each is as wide as the longest; and a window's columns
+    /// outlive the rows that wrote them, so windows count as full.
+    pub fn batch_bytes(&self, rows: usize, longest_tokens: usize) -> u64 {
+        rows as u64 * self.sum(granules(longest_tokens), |window_tokens| window_tokens)
+    }
+
+    /// Bytes of a lone row of `tokens` prompt tokens that prefills in chunks of `chunk_tokens`, where
+    /// windows hold a chunk beside what its first token sees.
+    pub fn prefill_bytes(&self, tokens: usize, chunk_tokens: usize) -> u64 {
+        let chunk = chunk_tokens.min(tokens) as u64;
+        let spare = |layer: &LayerBytes| match *layer {
+            LayerBytes::Rotating { token_bytes, window_tokens } => {
+                let held = (window_tokens - 1 + chunk).min(tokens as u64);
+                token_bytes * held.saturating_sub(window_tokens)
+            }
+            LayerBytes::Full { .. } | LayerBytes::Fixed { .. } => 0,
+        };
+        self.row_bytes(tokens) + self.layers.iter().map(spare).sum::<u64>()
+    }
+
+    fn sum(&self, columns: u64, window_columns: impl Fn(u64) -> u64) -> u64 {
         let layer_bytes = |layer: &LayerBytes| match *layer {
             LayerBytes::Full { token_bytes } => token_bytes * columns,
             LayerBytes::Rotating { token_bytes, window_tokens } => {
-                token_bytes * columns.min(window_tokens)
+                token_bytes * window_columns(window_tokens)
             }
             LayerBytes::Fixed { bytes } => bytes,
         };
         self.layers.iter().map(layer_bytes).sum()
     }
+}
+
+fn granules(tokens: usize) -> u64 {
+    let granule = KV_GRANULE_TOKENS as u64;
+    (tokens as u64).div_ceil(granule) * granule
 }
 
 #[cfg(test)]
@@ -107,5 +111,16 @@ mod tests {
         assert_eq!(profile.row_bytes(1), 2 * 256 + 3 * 256 + 5);
         assert_eq!(profile.row_bytes(256), profile.row_bytes(1));
         assert_eq!(profile.row_bytes(257), 2 * 512 + 3 * 300 + 5);
+        assert_eq!(profile.batch_bytes(4, 200), 4 * (2 * 256 + 3 * 300 + 5));
+    }
+
+    #[test]
+    fn a_window_holds_a_prefill_chunk_beside_itself() {
+        let layer = LayerBytes::Rotating { token_bytes: 2, window_tokens: 8 };
+        let profile = KvProfile { layers: vec![layer] };
+        assert_eq!(profile.prefill_bytes(6, 4), 2 * 8);
+        assert_eq!(profile.prefill_bytes(9, 4), 2 * 9);
+        assert_eq!(profile.prefill_bytes(99, 4), 2 * 11);
+        assert_eq!(profile.prefill_bytes(99, 2048), 2 * 99);
     }
 }

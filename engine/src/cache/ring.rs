@@ -11,6 +11,10 @@
 //! joined, and of its `BatchRotatingKVCache` for others. The two differ in the sinks (a joined row has
 //! none, so rows with sinks do not join) and in that the latter always makes a mask; where no row has
 //! padding left that mask hides nothing. Spare capacity is ours: whole granules, as projected.
+//!
+//! In two places, which no decoding batch comes to, the latter class errs and ours does not: its mask
+//! for several tokens in a rotated ring hides a column too many of a padded row, and a full row beside
+//! a ring that still holds a chunk gains a column of zeros.
 
 use std::ops::Range;
 
@@ -172,8 +176,14 @@ impl Ring {
         };
         let places = (self.cursor.index, joiner.cursor.index);
         let index = places.0.max(places.1);
-        self.left_padding.iter_mut().for_each(|padding| *padding += index - places.0);
-        joiner.left_padding.iter_mut().for_each(|padding| *padding += index - places.1);
+        // Padding that was overwritten is none: what comes to lie left of such a row is padding again.
+        let shift = |padding: &mut i32, by: i32| {
+            if by > 0 {
+                *padding = (*padding).max(0) + by;
+            }
+        };
+        self.left_padding.iter_mut().for_each(|padding| shift(padding, index - places.0));
+        joiner.left_padding.iter_mut().for_each(|padding| shift(padding, index - places.1));
         self.left_padding.append(&mut joiner.left_padding);
         self.cursor = Cursor {
             capacity: own.capacity.max(other.capacity),
@@ -332,7 +342,11 @@ struct Span {
 impl Span {
     fn of(ring: &Ring, tokens: i32) -> Self {
         let (window, cursor) = (ring.window, ring.cursor);
-        let surplus = cursor.index - window.tokens + i32::from(tokens > 1);
+        let written = if cursor.rotated { cursor.capacity } else { cursor.index };
+        let surplus = match tokens {
+            1 => cursor.index - window.tokens,
+            _ => written - window.tokens + 1,
+        };
         let rotates = tokens == 1 && (cursor.rotated || cursor.index >= window.tokens);
         let index = if cursor.index >= window.tokens { 0 } else { cursor.index };
         Self {

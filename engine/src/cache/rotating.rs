@@ -28,7 +28,7 @@ impl RotatingCache {
         self.window
     }
 
-    /// Writes new plain columns, in the form of those before them, and returns all that may be seen.
+    /// Writes new columns, in the form of those before them, and returns all that may be seen.
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.

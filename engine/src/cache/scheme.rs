@@ -11,7 +11,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use super::profile::{KvProfile, LayerBytes, LayerShape, TokenShape};
+use super::profile::TokenShape;
 use crate::error::{Code, Error, Result};
 
 /// Bits a value that MLX packs and we serve.
@@ -129,12 +129,13 @@ impl KvScheme {
         }
     }
 
-    /// Holds the scheme against the layers of a model.
+    /// Holds the scheme against what the layers of a model keep of a token; `None` is a layer without
+    /// keys and values.
     ///
     /// # Errors
     /// `InvalidRequest` when a layer that it names has no keys and values or does not exist, when a
     /// group does not divide a head, or when there is nothing to pack.
-    pub fn check(&self, layers: &[LayerShape]) -> Result<()> {
+    pub fn check(&self, layers: &[Option<TokenShape>]) -> Result<()> {
         match self {
             Self::Plain => Ok(()),
             Self::Uniform { packing, .. } => check_uniform(*packing, layers),
@@ -146,30 +147,20 @@ impl KvScheme {
         }
     }
 
-    /// What a row of a model with these layers costs, whose values take `value_bytes` each. A scheme
-    /// that converts late is billed as plain: its rows are that until then, and never more.
-    pub fn profile(&self, layers: &[LayerShape], value_bytes: u64) -> KvProfile {
-        let cost = |(index, layer): (usize, &LayerShape)| {
-            let token_bytes = |token: &TokenShape| match self.packing_at(index, 0) {
-                Some(packing) => packing.bytes(token.values(), value_bytes),
-                None => token.values() * value_bytes,
-            };
-            match layer {
-                LayerShape::Full(token) => LayerBytes::Full { token_bytes: token_bytes(token) },
-                LayerShape::Rotating { token, window_tokens } => LayerBytes::Rotating {
-                    token_bytes: token_bytes(token),
-                    window_tokens: *window_tokens,
-                },
-                LayerShape::Other(bytes) => *bytes,
-            }
-        };
-        KvProfile { layers: layers.iter().enumerate().map(cost).collect() }
+    /// Bytes of one token's keys and values in layer `index`, whose numbers take `value_bytes` each when
+    /// they are not packed. A scheme that converts late is billed as plain: its rows are that until
+    /// then, and never more.
+    pub fn token_bytes(&self, index: usize, token: &TokenShape, value_bytes: u64) -> u64 {
+        match self.packing_at(index, 0) {
+            Some(packing) => packing.bytes(token.values(), value_bytes),
+            None => token.values() * value_bytes,
+        }
     }
 }
 
 /// Layers without keys and values, such as recurrent states, stay as they are.
-fn check_uniform(packing: Packing, layers: &[LayerShape]) -> Result<()> {
-    let mut packed = layers.iter().enumerate().filter(|(_, layer)| layer.token().is_some());
+fn check_uniform(packing: Packing, layers: &[Option<TokenShape>]) -> Result<()> {
+    let mut packed = layers.iter().enumerate().filter(|(_, layer)| layer.is_some());
     if packed.clone().next().is_none() {
         return Err(misfit("no layer of this model has keys and values to quantize".to_owned()));
     }
@@ -177,12 +168,16 @@ fn check_uniform(packing: Packing, layers: &[LayerShape]) -> Result<()> {
 }
 
 /// Whether layer `index` of `layers` can be packed so.
-pub(super) fn check_layer(index: usize, packing: Packing, layers: &[LayerShape]) -> Result<()> {
+pub(super) fn check_layer(
+    index: usize,
+    packing: Packing,
+    layers: &[Option<TokenShape>],
+) -> Result<()> {
     let Some(layer) = layers.get(index) else {
         let count = layers.len();
         return Err(misfit(format!("there is no layer {index}: the model has {count} layers")));
     };
-    let Some(token) = layer.token() else {
+    let Some(token) = layer else {
         return Err(misfit(format!("layer {index} has no keys and values to quantize")));
     };
     let Some(dimension) = packing.misfit(token) else {
@@ -251,12 +246,8 @@ impl FromStr for KvQuant {
 mod tests {
     use super::*;
 
-    fn full(dimension: u64) -> LayerShape {
-        LayerShape::Full(TokenShape {
-            heads: 2,
-            key_dimension: dimension,
-            value_dimension: dimension,
-        })
+    fn heads_of(dimension: u64) -> Option<TokenShape> {
+        Some(TokenShape { heads: 2, key_dimension: dimension, value_dimension: dimension })
     }
 
     fn uniform(bits: i64, group_size: i64, start_tokens: usize) -> KvScheme {
@@ -304,27 +295,23 @@ mod tests {
     #[test]
     fn a_token_costs_its_bits_and_two_scales_per_group() {
         // 2 heads of 64 keys and 64 values: 256 values a token.
-        let layers = [full(64), LayerShape::Other(LayerBytes::Fixed { bytes: 77 })];
+        let token = heads_of(64).unwrap();
         for (scheme, token_bytes) in [
             (KvScheme::Plain, 256 * 2),
             (uniform(4, 64, 0), 256 / 2 + 4 * 2 * 2),
             (uniform(8, 32, 0), 256 + 8 * 2 * 2),
             (uniform(4, 64, 9), 256 * 2),
         ] {
-            let profile = scheme.profile(&layers, 2);
-            let expected = [LayerBytes::Full { token_bytes }, LayerBytes::Fixed { bytes: 77 }];
-            assert_eq!(profile.layers, expected, "{scheme:?}");
+            assert_eq!(scheme.token_bytes(0, &token, 2), token_bytes, "{scheme:?}");
         }
-        let window = LayerShape::Rotating {
-            token: TokenShape { heads: 1, key_dimension: 128, value_dimension: 64 },
-            window_tokens: 9,
-        };
-        let expected = LayerBytes::Rotating { token_bytes: 96 + 3 * 2 * 4, window_tokens: 9 };
-        assert_eq!(uniform(4, 64, 0).profile(&[window], 4).layers, [expected]);
+        let token = TokenShape { heads: 1, key_dimension: 128, value_dimension: 64 };
+        let layered = KvScheme::PerLayer(vec![None, Some(Packing::new(4, 64).unwrap())]);
+        let bytes = [0, 1, 2].map(|layer| layered.token_bytes(layer, &token, 4));
+        assert_eq!(bytes, [192 * 4, 96 + 3 * 2 * 4, 192 * 4]);
     }
 
     #[track_caller]
-    fn check_refused(scheme: &KvScheme, layers: &[LayerShape], words: &[&str]) {
+    fn check_refused(scheme: &KvScheme, layers: &[Option<TokenShape>], words: &[&str]) {
         let error = scheme.check(layers).unwrap_err().to_string();
         for word in words {
             assert!(error.contains(word), "`{word}` is not in `{error}`");
@@ -333,13 +320,17 @@ mod tests {
 
     #[test]
     fn what_a_model_cannot_be_packed_as_is_refused_with_the_layer_and_the_value() {
-        let state = LayerShape::Other(LayerBytes::Fixed { bytes: 1 });
+        let state = None;
         let four = Some(Packing { group_size: 64, bits: 4 });
-        assert_eq!(uniform(4, 32, 0).check(&[full(96), state]), Ok(()));
-        check_refused(&uniform(4, 64, 0), &[full(64), full(96)], &["layer 1", "96", "64"]);
+        assert_eq!(uniform(4, 32, 0).check(&[heads_of(96), state]), Ok(()));
+        check_refused(&uniform(4, 64, 0), &[heads_of(64), heads_of(96)], &["layer 1", "96", "64"]);
         check_refused(&uniform(4, 64, 0), &[state], &["no layer"]);
         check_refused(&KvScheme::PerLayer(vec![four]), &[state], &["layer 0", "no keys"]);
-        check_refused(&KvScheme::PerLayer(vec![None, four]), &[full(64)], &["layer 1", "has 1"]);
+        check_refused(
+            &KvScheme::PerLayer(vec![None, four]),
+            &[heads_of(64)],
+            &["layer 1", "has 1"],
+        );
         assert_eq!(KvScheme::PerLayer(vec![None]).check(&[state]), Ok(()));
     }
 

@@ -1,9 +1,9 @@
 //! The caches of all layers of one row or of a batch, moved together.
 
-use super::geometry::{Geometry, Offset};
+use super::geometry::{self, Geometry, Offset};
 use super::layer::{Extraction, Joining, Keeping, LayerCache, LayerSlot, Merging, row_count};
 use super::owned::OwnedCache;
-use super::profile::{LayerShape, TokenShape};
+use super::profile::KvProfile;
 use super::recurrent::RecurrentCache;
 use super::ring::Ring;
 use super::scheme::KvScheme;
@@ -180,7 +180,8 @@ impl CacheSet {
     pub fn filter(&mut self, keep: &[usize]) -> Result<()> {
         let shift = self.geometry.filter(keep);
         self.rings.iter_mut().for_each(|ring| ring.filter(keep));
-        let keeping = Keeping { rows: keep, shift };
+        let columns = shift..shift + geometry::granules(self.geometry.width());
+        let keeping = Keeping { rows: keep, columns };
         self.layers.iter_mut().try_for_each(|layer| layer.filter(&keeping))
     }
 
@@ -222,10 +223,10 @@ impl CacheSet {
         Ok(tokens.unsigned_abs() as usize)
     }
 
-    /// What each layer keeps of a row, where `token` says what an attention layer keeps of one token.
-    pub fn shapes(&self, token: impl Fn(usize) -> TokenShape) -> Vec<LayerShape> {
+    /// What a row costs, when a token's keys and values take `token_bytes` in a layer.
+    pub fn profile(&self, token_bytes: impl Fn(usize) -> u64) -> KvProfile {
         let layers = self.layers.iter().enumerate();
-        layers.map(|(index, layer)| layer.shape(|| token(index))).collect()
+        KvProfile { layers: layers.map(|(i, layer)| layer.row_bytes(token_bytes(i))).collect() }
     }
 
     /// Brings the layers into the form that `scheme` has for them after a forward, one after the other:

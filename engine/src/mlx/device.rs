@@ -1,5 +1,6 @@
 //! Which device MLX runs on.
 
+use std::ffi::CStr;
 use std::fmt;
 
 use super::failure;
@@ -62,6 +63,26 @@ impl Device {
         self.back_end
     }
 
+    /// Bytes that a GPU can work on: the working set that Metal recommends, or all of an NVIDIA
+    /// GPU's memory. `None` on a processor, which has the machine's.
+    pub fn memory_bytes(self) -> Option<u64> {
+        if self.back_end == BackEnd::Cpu {
+            return None;
+        }
+        let info = DeviceInfo::of_gpu();
+        let keys = [c"max_recommended_working_set_size", c"total_memory", c"memory_size"];
+        keys.into_iter().find_map(|key| info.size(key)).map(|bytes| bytes as u64)
+    }
+
+    /// Keeps the working set resident on Metal, as mlx-lm 0.32.2's `wired_limit` does: else macOS
+    /// pages weights out between requests.
+    fn wire_working_set(self) {
+        if let (BackEnd::Metal, Some(bytes)) = (self.back_end, self.memory_bytes()) {
+            // Refused on macOS before 15; MLX then works as before, only slower after a pause.
+            let _ = mlx_rs::memory::set_wired_limit(usize::try_from(bytes).unwrap_or(usize::MAX));
+        }
+    }
+
     fn use_on_this_thread(gpu: bool) -> Self {
         let device = if gpu { mlx_rs::Device::gpu() } else { mlx_rs::Device::cpu() };
         mlx_rs::Device::set_default(&device);
@@ -70,7 +91,45 @@ impl Device {
             (true, true) => BackEnd::Metal,
             (true, false) => BackEnd::Cuda,
         };
-        Self { back_end }
+        let device = Self { back_end };
+        device.wire_working_set();
+        device
+    }
+}
+
+/// What MLX knows of the GPU.
+struct DeviceInfo(mlx_sys::mlx_device_info);
+
+impl DeviceInfo {
+    fn of_gpu() -> Self {
+        // SAFETY: both handles are made here; the query fills the first, and the second is freed. A
+        // failed query leaves an empty map, in which no key is found.
+        unsafe {
+            let mut info = mlx_sys::mlx_device_info_new();
+            let device = mlx_sys::mlx_device_new_type(mlx_sys::mlx_device_type__MLX_GPU, 0);
+            mlx_sys::mlx_device_info_get(&raw mut info, device);
+            mlx_sys::mlx_device_free(device);
+            Self(info)
+        }
+    }
+
+    fn size(&self, key: &CStr) -> Option<usize> {
+        let (mut exists, mut value) = (false, 0usize);
+        // SAFETY: the handle lives as long as `self`; the key is NUL-terminated; both results
+        // outlive the calls, and the second one is read only for a key that exists.
+        unsafe {
+            mlx_sys::mlx_device_info_has_key(&raw mut exists, self.0, key.as_ptr());
+            let found = exists
+                && mlx_sys::mlx_device_info_get_size(&raw mut value, self.0, key.as_ptr()) == 0;
+            found.then_some(value)
+        }
+    }
+}
+
+impl Drop for DeviceInfo {
+    fn drop(&mut self) {
+        // SAFETY: the handle is ours alone and is not used again.
+        unsafe { mlx_sys::mlx_device_info_free(self.0) };
     }
 }
 
@@ -90,4 +149,20 @@ fn gpu_is_available() -> Result<bool> {
     };
     failure::check(status, "asking for a GPU")?;
     Ok(available)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_processor_has_no_memory_of_its_own() {
+        assert_eq!(Device::cpu().memory_bytes(), None);
+    }
+
+    #[test]
+    fn a_key_that_no_device_has_gives_no_size() {
+        Device::cpu();
+        assert_eq!(DeviceInfo::of_gpu().size(c"no such key"), None);
+    }
 }

@@ -442,6 +442,10 @@ pub fn evaluate<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
 /// `Internal` when it holds another type, `EngineFailed` when its evaluation failed.
 pub fn read_u32(array: &Array) -> Result<Vec<u32>> {
     array.eval()?;
+    if array.size() == 0 {
+        // It has no memory to look into.
+        return Ok(Vec::new());
+    }
     let values = array.try_as_slice::<u32>();
     values.map(<[u32]>::to_vec).map_err(|error| {
         Error::new(Code::Internal, format!("cannot read an array as u32: {error}"))
@@ -455,6 +459,10 @@ pub fn read_u32(array: &Array) -> Result<Vec<u32>> {
 pub fn read_f32(array: &Array) -> Result<Vec<f32>> {
     let cast = array.as_dtype(Dtype::Float32)?.contiguous()?;
     cast.eval()?;
+    if array.size() == 0 {
+        // It has no memory to look into.
+        return Ok(Vec::new());
+    }
     let values = cast.try_as_slice::<f32>();
     values.map(<[f32]>::to_vec).map_err(|error| {
         Error::new(Code::Internal, format!("cannot read an array as f32: {error}"))

@@ -41,7 +41,12 @@ pub struct Loaded {
 impl Loaded {
     /// What a row's caches cost under `scheme`, before it runs.
     pub fn kv_profile(&self, scheme: &KvScheme) -> KvProfile {
-        scheme.profile(&self.model.layer_shapes(), self.value_bytes)
+        let tokens = self.model.token_shapes();
+        let token_bytes = |layer: usize| match &tokens[layer] {
+            Some(token) => scheme.token_bytes(layer, token, self.value_bytes),
+            None => 0,
+        };
+        self.model.new_caches().profile(token_bytes)
     }
 }
 

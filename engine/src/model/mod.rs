@@ -15,7 +15,7 @@ pub use registry::Family;
 
 use std::fmt;
 
-use crate::cache::{CacheSet, LayerShape};
+use crate::cache::{CacheSet, TokenShape};
 use crate::error::Result;
 use crate::mlx::Array;
 
@@ -25,8 +25,9 @@ pub trait Model: fmt::Debug {
     /// for every set of this model.
     fn new_caches(&self) -> CacheSet;
 
-    /// What each of those caches keeps of a row, in their order.
-    fn layer_shapes(&self) -> Vec<LayerShape>;
+    /// What each of those caches keeps of one token, in their order; `None` where that is not keys and
+    /// values.
+    fn token_shapes(&self) -> Vec<Option<TokenShape>>;
 
     /// Runs tokens `[B, L]` through every layer, writing `caches`, and returns the normalized last
     /// hidden states `[B, L, hidden]`.

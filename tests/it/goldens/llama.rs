@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use safetensors::{Dtype as StoredDtype, SafeTensors};
 use serde::Deserialize;
 use serde_json::Value;
-use slipstream_engine::cache::{KvScheme, LayerShape, Packing, read_kv_config};
+use slipstream_engine::cache::{KvScheme, Packing, TokenShape, read_kv_config};
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
 use slipstream_engine::mlx::{Device, Dtype, ops};
@@ -117,7 +117,7 @@ fn scheduler(
 ) -> Scheduler<MlxExecutor> {
     let back_end = Device::cpu().back_end();
     let loaded = model::load(directory, LoadOptions { dtype: Some(dtype), back_end }).unwrap();
-    let scheme = kv_scheme(&case.kv, &loaded.model.layer_shapes());
+    let scheme = kv_scheme(&case.kv, &loaded.model.token_shapes());
     let mut executor = MlxExecutor::new(loaded.model, loaded.weights_bytes).with_kv_scheme(scheme);
     executor.observe_logits(Box::new(move |rows, logits| {
         let values = ops::read_f32(logits).unwrap();
@@ -133,7 +133,7 @@ fn scheduler(
     Scheduler::new(config, executor, Clock::manual(), Board::new())
 }
 
-fn kv_scheme(kv: &Value, layers: &[LayerShape]) -> KvScheme {
+fn kv_scheme(kv: &Value, layers: &[Option<TokenShape>]) -> KvScheme {
     match kv {
         Value::Null => KvScheme::Plain,
         Value::Array(_) => {
@@ -242,4 +242,9 @@ fn llama_over_quantized_kv_caches_equals_mlx_lm_bit_for_bit() {
 #[test]
 fn llama_quantized_per_layer_equals_mlx_lm_bit_for_bit() {
     check("llama-tiny-4bit", "", Dtype::Bfloat16, Tolerance::Bits);
+}
+
+#[test]
+fn llama_with_sliding_layers_equals_mlx_lm_bit_for_bit_across_the_window() {
+    check("llama-tiny-sliding", "", Dtype::Bfloat16, Tolerance::Bits);
 }

@@ -2,6 +2,7 @@
 //! formats; `cargo xtask goldens` writes them).
 
 mod llama;
+mod rotating;
 mod sampling;
 mod smollm2;
 

@@ -124,7 +124,7 @@ impl KvArguments {
 
     /// The scheme for the model `loaded` from `directory`.
     fn scheme(&self, directory: &Path, loaded: &Loaded) -> Result<KvScheme> {
-        let layers = loaded.model.layer_shapes();
+        let layers = loaded.model.token_shapes();
         match self.kv_quant {
             KvQuant::Off => Ok(KvScheme::Plain),
             KvQuant::Config => read_kv_config(directory, &layers),

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::cache::{
-    CacheSet, FullCache, LayerCache, LayerShape, LayerSlot, Positions, RotatingCache, Window,
+    CacheSet, FullCache, LayerCache, LayerSlot, Positions, RotatingCache, TokenShape, Window,
 };
 use crate::error::Result;
 use crate::mlx::{Array, Weights};
@@ -77,8 +77,8 @@ impl Model for Llama {
         CacheSet::solo(self.blocks.iter().map(layer).collect())
     }
 
-    fn layer_shapes(&self) -> Vec<LayerShape> {
-        self.new_caches().shapes(|layer| self.blocks[layer].attention.token_shape())
+    fn token_shapes(&self) -> Vec<Option<TokenShape>> {
+        self.blocks.iter().map(|block| Some(block.attention.token_shape())).collect()
     }
 
     fn hidden(&self, tokens: &Array, caches: &mut CacheSet) -> Result<Array> {

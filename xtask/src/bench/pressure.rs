@@ -1,0 +1,98 @@
+//! What a busy server still does in time: it answers `/stats` and `/health`, and a running row keeps
+//! its pace while a long prompt joins.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use anyhow::{Result, anyhow};
+
+use super::server::{chat, model_name, stats_when};
+use crate::clock::Stopwatch;
+use crate::figures::Pressure;
+use crate::http;
+
+/// Rows that decode while the server is asked.
+const ROWS: usize = 7;
+
+/// Tokens that each of those rows says.
+const ROW_TOKENS: u64 = 160;
+
+/// Words of the prompt that joins; about as many tokens.
+const LONG_PROMPT_WORDS: usize = 6000;
+
+/// Fills the server, sends a long prompt, and watches until all is over.
+pub(super) fn pressure(port: u16) -> Result<Pressure> {
+    let model = model_name(port)?;
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let crowd = scope.spawn(|| crowd(port, &model));
+        let watched = scope.spawn(|| gaps_ms(port, &model));
+        let asked = scope.spawn(|| answers_ms(port, &over));
+        stats_when(port, |stats| stats["batch"]["active_rows"] == ROWS + 1)?;
+        let joiner = scope.spawn(|| long_prompt(port, &model));
+        let first_token_seconds = joined(joiner.join())?;
+        joined(crowd.join())?;
+        let gaps_ms = joined(watched.join())?;
+        over.store(true, Ordering::Relaxed);
+        let (stats_ms, health_ms) = joined(asked.join())?;
+        Ok(Pressure { stats_ms, health_ms, gaps_ms, first_token_seconds })
+    })
+}
+
+fn joined<T>(outcome: thread::Result<Result<T>>) -> Result<T> {
+    outcome.map_err(|_| anyhow!("a measuring thread panicked"))?
+}
+
+/// Runs [`ROWS`] rows to their ends.
+fn crowd(port: u16, model: &str) -> Result<()> {
+    thread::scope(|scope| {
+        let rows: Vec<_> = (0..ROWS)
+            .map(|row| scope.spawn(move || drain(port, model, &format!("Tell me story {row}."))))
+            .collect();
+        rows.into_iter().try_for_each(|row| joined(row.join()))
+    })
+}
+
+fn drain(port: u16, model: &str, prompt: &str) -> Result<()> {
+    let mut events = chat(port, model, prompt, ROW_TOKENS)?;
+    while events.next_text()?.is_some() {}
+    Ok(())
+}
+
+/// Milliseconds between the pieces of one row's answer.
+fn gaps_ms(port: u16, model: &str) -> Result<Vec<f64>> {
+    let mut events = chat(port, model, "Write about the history of the sea.", ROW_TOKENS * 2)?;
+    events.next_text()?;
+    let mut gaps = Vec::new();
+    let mut watch = Stopwatch::start();
+    while events.next_text()?.is_some() {
+        gaps.push(watch.seconds() * 1e3);
+        watch = Stopwatch::start();
+    }
+    Ok(gaps)
+}
+
+/// Sends the long prompt; seconds to its first token.
+fn long_prompt(port: u16, model: &str) -> Result<f64> {
+    let prompt = "word ".repeat(LONG_PROMPT_WORDS);
+    let watch = Stopwatch::start();
+    let mut events = chat(port, model, &prompt, 4)?;
+    events.next_text()?;
+    let seconds = watch.seconds();
+    while events.next_text()?.is_some() {}
+    Ok(seconds)
+}
+
+/// Milliseconds that answers of `/stats` and of `/health` take, asked in turns until `over`.
+fn answers_ms(port: u16, over: &AtomicBool) -> Result<(Vec<f64>, Vec<f64>)> {
+    let (mut stats, mut health) = (Vec::new(), Vec::new());
+    while !over.load(Ordering::Relaxed) {
+        for (path, answers) in [("/stats", &mut stats), ("/health", &mut health)] {
+            let watch = Stopwatch::start();
+            http::get(port, path)?;
+            answers.push(watch.seconds() * 1e3);
+            thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+    Ok((stats, health))
+}

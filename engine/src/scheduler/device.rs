@@ -6,9 +6,11 @@
 
 use rand::RngExt;
 
-use super::executor::{Executor, Sampled};
+use super::executor::{Executor, Sampled, Stepped};
 use super::row::RowSpec;
 use crate::cache::CacheSet;
+use crate::clock::Clock;
+use crate::config::Levers;
 use crate::error::{Code, Error, Result};
 use crate::limits::CLEAR_CACHE_STEPS;
 use crate::mlx::{Array, memory, ops};
@@ -26,6 +28,7 @@ pub struct MlxExecutor {
     weights_bytes: u64,
     batch: Option<Batch>,
     steps: u64,
+    levers: Levers,
     observer: Option<LogitsObserver>,
 }
 
@@ -64,7 +67,14 @@ enum Register {
 impl MlxExecutor {
     /// An executor for `model`, whose weights take `weights_bytes`.
     pub fn new(model: Box<dyn Model>, weights_bytes: u64) -> Self {
-        Self { model, weights_bytes, batch: None, steps: 0, observer: None }
+        let levers = Levers::default();
+        Self { model, weights_bytes, batch: None, steps: 0, levers, observer: None }
+    }
+
+    /// The same with `levers` pulled.
+    #[must_use]
+    pub fn with_levers(self, levers: Levers) -> Self {
+        Self { levers, ..self }
     }
 
     /// Shows every forward's logits to `observer`, in the order of the dispatches.
@@ -72,14 +82,14 @@ impl MlxExecutor {
         self.observer = Some(observer);
     }
 
-    /// Runs one more token of each of `rows` and samples the next one: `[B]`.
+    /// Runs tokens `[B, L]` of `rows` and samples the next one of each: `[B]`.
     fn forward(
         &mut self,
         rows: &mut [Row],
         caches: &mut CacheSet,
         tokens: &Array,
     ) -> Result<Array> {
-        let hidden = self.model.hidden(tokens, caches)?;
+        let hidden = last_position(self.model.hidden(tokens, caches)?)?;
         let logits = self.model.logits(&hidden)?;
         let logits = logits.reshape(&[logits.dim(0), logits.dim(-1)])?;
         if let Some(observer) = &mut self.observer {
@@ -87,7 +97,10 @@ impl MlxExecutor {
             observer(&ids, &logits);
         }
         let mut samplers: Vec<_> = rows.iter_mut().map(|row| &mut row.sampler).collect();
-        Sampler::sample_rows(&mut samplers, &logits)
+        match self.levers.row_sampling {
+            true => Sampler::sample_each(&mut samplers, &logits),
+            false => Sampler::sample_rows(&mut samplers, &logits),
+        }
     }
 
     /// Builds and dispatches one step of `batch` and returns the register that was fed.
@@ -123,8 +136,8 @@ impl Executor for MlxExecutor {
         memory::clear_cache()
     }
 
-    fn first_token(&mut self, solo: &mut SoloRow, last_prompt_token: u32) -> Result<Sampled> {
-        let inputs = ops::token_matrix(&[last_prompt_token], 1);
+    fn first_token(&mut self, solo: &mut SoloRow, tokens: &[u32]) -> Result<Sampled> {
+        let inputs = ops::token_matrix(tokens, 1);
         let row = std::slice::from_mut(&mut solo.row);
         let sampled = self.forward(row, &mut solo.caches, &inputs)?;
         let token = only(&ops::read_u32(&sampled)?)?;
@@ -152,14 +165,18 @@ impl Executor for MlxExecutor {
         Ok(())
     }
 
-    fn step(&mut self) -> Result<Vec<Sampled>> {
+    fn step(&mut self, clock: &Clock) -> Result<Stepped> {
         let mut batch =
             self.batch.take().ok_or_else(|| Error::new(Code::Internal, "a step without rows"))?;
         let fed = self.dispatch(&mut batch)?;
         self.batch = Some(batch);
         match fed {
-            Register::Known(_) => Ok(Vec::new()),
-            Register::InFlight(tokens) => read(&tokens),
+            Register::Known(_) => Ok(Stepped::default()),
+            Register::InFlight(tokens) => {
+                let began = clock.now();
+                let sampled = read(&tokens)?;
+                Ok(Stepped { sampled, waited: clock.now().saturating_sub(began) })
+            }
         }
     }
 
@@ -232,6 +249,14 @@ impl std::fmt::Debug for MlxExecutor {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let rows = self.batch.as_ref().map_or(0, |batch| batch.rows.len());
         formatter.debug_struct("MlxExecutor").field("rows", &rows).finish_non_exhaustive()
+    }
+}
+
+/// The last of the positions `[B, L, hidden]`: `[B, 1, hidden]`. The others never reach the head.
+fn last_position(hidden: Array) -> Result<Array> {
+    match hidden.dim(1) {
+        1 => Ok(hidden),
+        length => ops::slice_axis(&hidden, 1, length - 1, length),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Which device MLX runs on.
 
+use std::ffi::CStr;
 use std::fmt;
 
 use super::failure;
@@ -62,6 +63,16 @@ impl Device {
         self.back_end
     }
 
+    /// Bytes of the memory that arrays live in: a GPU's own, and where it says nothing, or on the
+    /// processor, the machine's (or what its container may use of that).
+    ///
+    /// # Errors
+    /// `Io` when the system does not tell.
+    pub fn memory_bytes(self) -> Result<u64> {
+        let own = (self.back_end != BackEnd::Cpu).then(gpu_memory_bytes).flatten();
+        own.map_or_else(machine_memory_bytes, Ok)
+    }
+
     fn use_on_this_thread(gpu: bool) -> Self {
         let device = if gpu { mlx_rs::Device::gpu() } else { mlx_rs::Device::cpu() };
         mlx_rs::Device::set_default(&device);
@@ -77,6 +88,39 @@ impl Device {
 fn no_such_device(wanted: &str) -> Error {
     Error::new(Code::Io, format!("cannot run on the device SLIPSTREAM_DEVICE=`{wanted}`"))
         .with_hint("use `cpu`, or `gpu` where MLX finds one, or leave it unset")
+}
+
+fn machine_memory_bytes() -> Result<u64> {
+    let memory = sysinfo::MemoryRefreshKind::nothing().with_ram();
+    let figures = sysinfo::RefreshKind::nothing().with_memory(memory);
+    let system = sysinfo::System::new_with_specifics(figures).map_err(|error| {
+        Error::new(Code::Io, format!("failed to ask the system for its memory: {error}"))
+    })?;
+    let container = system.cgroup_limits().map(|limits| limits.total_memory);
+    Ok(system.total_memory().min(container.unwrap_or(u64::MAX)))
+}
+
+/// What MLX's device information says of the GPU (`mlx/device.h` names both keys, one a back end).
+fn gpu_memory_bytes() -> Option<u64> {
+    [c"total_memory", c"memory_size"].into_iter().find_map(gpu_figure)
+}
+
+fn gpu_figure(key: &CStr) -> Option<u64> {
+    let mut bytes = 0usize;
+    // SAFETY: both handles are made here and freed below; the key ends in a zero byte, and it and
+    // `bytes` outlive the calls. A key that is missing is a status, not a crash.
+    let status = unsafe {
+        let device = mlx_sys::mlx_device_new_type(mlx_sys::mlx_device_type__MLX_GPU, 0);
+        let mut information = mlx_sys::mlx_device_info_new();
+        let status = match mlx_sys::mlx_device_info_get(&raw mut information, device) {
+            0 => mlx_sys::mlx_device_info_get_size(&raw mut bytes, information, key.as_ptr()),
+            failed => failed,
+        };
+        mlx_sys::mlx_device_info_free(information);
+        mlx_sys::mlx_device_free(device);
+        status
+    };
+    (status == 0 && bytes > 0).then_some(bytes as u64)
 }
 
 fn gpu_is_available() -> Result<bool> {

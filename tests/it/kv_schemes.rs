@@ -12,9 +12,9 @@ use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
 use slipstream_engine::mlx::{Device, Dtype, ops};
 use slipstream_engine::model::{self, LoadOptions, Loaded};
-use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::scheduler::{Board, Lane, MlxExecutor, RowEvent, RowSpec, Scheduler};
 use slipstream_tests::client::Client;
+use slipstream_tests::script;
 use slipstream_tests::random::Random;
 
 const CHUNK_TOKENS: usize = 64;
@@ -69,14 +69,7 @@ fn scheduler(directory: &Path, scheme: &KvScheme) -> (Scheduler<MlxExecutor>, Rc
 }
 
 fn spec(id: usize, row: &Arrival, lane: Lane) -> RowSpec {
-    RowSpec {
-        id: id.to_string(),
-        lane,
-        prompt: row.prompt.clone(),
-        max_tokens: row.max_tokens,
-        stop_tokens: [].into(),
-        sampling: SamplingParams::default(),
-    }
+    RowSpec { lane, ..script::row(id.to_string(), row.prompt.clone(), row.max_tokens) }
 }
 
 fn answers(directory: &Path, scheme: &KvScheme, rows: &[Arrival], lane: Lane) -> Vec<Answer> {

@@ -11,7 +11,7 @@ use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::gateway::{ModelCapabilities, ModelCard, RowThread};
 use slipstream_engine::mlx::thread::RebuildPause;
 use slipstream_engine::mlx::{BackEnd, Device, Dtype};
-use slipstream_engine::model::{self, LoadOptions, Loaded, ModelConfig};
+use slipstream_engine::model::{self, LoadOptions, Loaded};
 use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::scheduler::MlxExecutor;
 

@@ -1,20 +1,44 @@
 //! Resolved settings: what the flags and defaults came to. Nothing later sees raw flags.
 
+mod budget;
+mod bytes;
+mod levers;
+
 use std::time::Duration;
 
 use crate::limits;
 
+pub use budget::{KvBudget, Room};
+pub use bytes::{ByteCount, parse_bytes};
+pub use levers::Levers;
+
 /// How the scheduler runs rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchedulerConfig {
-    /// Rows in one decode step at most (`--batch`); 1 pins every request to the serial lane.
+    /// Rows in one decode step at most (`--batch`); 1 pins every request to the serial lane, in one
+    /// queue.
     pub batch_rows_max: usize,
     /// Rows that prefill at a time at most (`--prompt-concurrency`).
     pub prefill_rows_max: usize,
     /// Prompt tokens run between two decode steps at most.
     pub prefill_chunk_tokens: usize,
+    /// How long a prompt may hold up the rows that decode (`--max-gap`): chunks are then cut to what
+    /// was measured to fit. `None` pins them to `prefill_chunk_tokens`, so that the bits of a row do
+    /// not depend on time.
+    pub max_gap: Option<Duration>,
+    /// Bytes that the caches of live rows may take together (`--kv-budget`); `None` is no bound.
+    pub kv_budget_bytes: Option<u64>,
     /// Rows that may wait for admission at most.
     pub waiting_rows_max: usize,
+    /// What was switched off, for measurements.
+    pub levers: Levers,
+}
+
+impl SchedulerConfig {
+    /// Rows that may be live, the waiting ones included.
+    pub fn live_rows_max(&self) -> usize {
+        self.batch_rows_max.saturating_add(self.waiting_rows_max)
+    }
 }
 
 impl Default for SchedulerConfig {
@@ -23,7 +47,10 @@ impl Default for SchedulerConfig {
             batch_rows_max: limits::BATCH_ROWS_DEFAULT,
             prefill_rows_max: 1,
             prefill_chunk_tokens: limits::PREFILL_CHUNK_TOKENS_DEFAULT,
+            max_gap: None,
+            kv_budget_bytes: None,
             waiting_rows_max: limits::WAITING_ROWS_MAX,
+            levers: Levers::default(),
         }
     }
 }

@@ -12,6 +12,23 @@ pub const BATCH_ROWS_DEFAULT: usize = 8;
 pub const PREFILL_CHUNK_TOKENS_DEFAULT: usize = 2048;
 /// The same on a processor, where a chunk takes seconds.
 pub const PREFILL_CHUNK_TOKENS_CPU: usize = 256;
+/// Chunks that are cut to a time are multiples of this many prompt tokens, and never fewer: smaller
+/// ones cost about as much.
+pub const PREFILL_GRANULE_TOKENS: usize = 32;
+/// The default of `--max-gap` on a GPU: how long a prompt may hold up the rows that decode.
+pub const MAX_GAP_MS_GPU: u64 = 250;
+/// The same on a processor, where a step alone takes a good part of that.
+pub const MAX_GAP_MS_CPU: u64 = 1_000;
+/// The largest accepted `--max-gap`.
+pub const MAX_GAP_MS_MAX: u64 = 60_000;
+/// The default of `--max-tokens`: tokens of an answer whose request does not say.
+pub const ANSWER_TOKENS_DEFAULT: usize = 4096;
+/// Interactive rows that may start ahead of an older background row before one of those does.
+pub const OVERTAKES_MAX: usize = 4;
+/// Memory that an automatic KV budget leaves to everything that comes and goes.
+pub const KV_HEADROOM_BYTES: u64 = 1 << 30;
+/// Decode steps whose times are remembered.
+pub const STEP_TIMES_MAX: usize = 512;
 /// KV buffers grow by this many token columns (mlx-lm's `KVCache.step`).
 pub const KV_GRANULE_TOKENS: usize = 256;
 /// Decode steps between two clearings of MLX's buffer cache.

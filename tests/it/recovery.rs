@@ -23,10 +23,10 @@ fn start(faults: Vec<(Call, u64, Fault)>) -> RowThread<ScriptedExecutor> {
         let first = builds.fetch_add(1, Ordering::SeqCst) == 0;
         let faults = if first { faults.clone() } else { Vec::new() };
         let script = Script { faults, ..Script::default() };
-        Ok(ScriptedExecutor::new(script, SharedJournal::default()))
+        let executor = ScriptedExecutor::new(script, SharedJournal::default());
+        Ok((executor, SchedulerConfig::default()))
     };
-    let config = SchedulerConfig::default();
-    RowThread::start(config, Clock::monotonic(), PAUSE, build).expect("the script can be built")
+    RowThread::start(Clock::monotonic(), PAUSE, build).expect("the script can be built")
 }
 
 fn submit(engine: &impl Rows, spec: &RowSpec) -> Result<Client, Error> {

@@ -7,9 +7,10 @@ use slipstream_engine::config::SchedulerConfig;
 use slipstream_engine::mlx::{Array, Device, Dtype, ops};
 use slipstream_engine::model::{self, LoadOptions};
 use slipstream_engine::sampling::{Sampler, SamplingParams};
-use slipstream_engine::scheduler::{Board, Lane, MlxExecutor, RowSpec, Scheduler};
+use slipstream_engine::scheduler::{Board, MlxExecutor, RowSpec, Scheduler};
 use slipstream_tests::client::Client;
 use slipstream_tests::random::Random;
+use slipstream_tests::script::row;
 
 const TOKENS: usize = 24;
 
@@ -25,11 +26,6 @@ fn scheduler() -> Scheduler<MlxExecutor> {
 fn spec(id: usize, random: &mut Random) -> RowSpec {
     let prompt = (0..random.between(1, 40)).map(|_| random.between(0, 255) as u32).collect();
     RowSpec {
-        id: id.to_string(),
-        lane: Lane::Continuous,
-        prompt,
-        max_tokens: TOKENS,
-        stop_tokens: [].into(),
         sampling: SamplingParams {
             temperature: [0.0, 0.7, 1.3][id % 3],
             top_p: [1.0, 0.9][id % 2],
@@ -37,6 +33,7 @@ fn spec(id: usize, random: &mut Random) -> RowSpec {
             top_k: [0, 50][id / 3 % 2],
             seed: Some(random.bits()),
         },
+        ..row(id.to_string(), prompt, TOKENS)
     }
 }
 

@@ -4,10 +4,11 @@ use slipstream_engine::scheduler::{
     EventReceiver, EventSender, FinishReason, RowEvent, RowUsage, event_channel,
 };
 
-/// The receiving end of one row's events. An event after the end is a panic.
+/// The receiving end of one row's events. Events out of their order are a panic.
 #[derive(Debug)]
 pub struct Client {
     receiver: Option<EventReceiver>,
+    prefilled: Option<RowEvent>,
     tokens: Vec<u32>,
     end: Option<RowEvent>,
 }
@@ -16,7 +17,8 @@ impl Client {
     /// A client for a row of at most `max_tokens`, and the sender to submit that row with.
     pub fn new(max_tokens: usize) -> (Self, EventSender) {
         let (events, receiver) = event_channel(max_tokens);
-        (Self { receiver: Some(receiver), tokens: Vec::new(), end: None }, events)
+        let receiver = Some(receiver);
+        (Self { receiver, prefilled: None, tokens: Vec::new(), end: None }, events)
     }
 
     /// Takes in what has arrived.
@@ -48,6 +50,11 @@ impl Client {
         &self.tokens
     }
 
+    /// What it heard of its prompt, if that is done.
+    pub fn prefilled(&self) -> Option<&RowEvent> {
+        self.prefilled.as_ref()
+    }
+
     /// The end, if it was heard.
     pub fn end(&self) -> Option<&RowEvent> {
         self.end.as_ref()
@@ -64,7 +71,14 @@ impl Client {
     fn hear(&mut self, event: RowEvent) {
         assert!(self.end.is_none(), "{event:?} after {:?}", self.end);
         match event {
-            RowEvent::Token(token) => self.tokens.push(token),
+            first @ RowEvent::Prefilled { .. } => {
+                assert!(self.prefilled.is_none() && self.tokens.is_empty(), "{first:?} came late");
+                self.prefilled = Some(first);
+            }
+            RowEvent::Token(token) => {
+                assert!(self.prefilled.is_some(), "a token came before the prompt was done");
+                self.tokens.push(token);
+            }
             end @ (RowEvent::Finished { .. } | RowEvent::Failed(_)) => self.end = Some(end),
         }
     }

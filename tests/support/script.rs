@@ -9,9 +9,14 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use std::time::Duration;
+
+use slipstream_engine::clock::Clock;
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::sampling::SamplingParams;
-use slipstream_engine::scheduler::{Executor, FinishReason, Lane, RowSpec, Sampled};
+use slipstream_engine::scheduler::{
+    Executor, FinishReason, Lane, Priority, RowSpec, Sampled, Stepped,
+};
 use slipstream_engine::telemetry::MemorySnapshot;
 
 use crate::random::mix;
@@ -26,11 +31,19 @@ pub fn row(id: impl Into<String>, prompt: Vec<u32>, max_tokens: usize) -> RowSpe
     RowSpec {
         id: id.into(),
         lane: Lane::Continuous,
+        lane_reasons: Arc::new([]),
+        priority: Priority::Interactive,
+        kv_bytes: kv_bytes(prompt.len(), max_tokens),
         prompt,
         max_tokens,
         stop_tokens: Arc::new([]),
         sampling: SamplingParams::default(),
     }
+}
+
+/// What the caches of a row come to at most.
+pub fn kv_bytes(prompt_tokens: usize, max_tokens: usize) -> u64 {
+    (prompt_tokens + max_tokens) as u64 * TOKEN_KV_BYTES
 }
 
 /// What the model says to a row that runs alone, start to end: the answer to hold every run to.
@@ -103,6 +116,10 @@ pub struct Script {
     pub faults: Vec<(Call, u64, Fault)>,
     /// The chunk size whose slicing every prompt must show, if it matters.
     pub chunk_tokens: Option<usize>,
+    /// Whether the last prompt token runs with the slice before it.
+    pub no_tail_split: bool,
+    /// How time passes, if calls take any.
+    pub pace: Option<Pace>,
     /// Told the number of each call, of whatever kind, before that runs.
     pub interrupt: Option<Box<dyn FnMut(u64)>>,
 }
@@ -111,6 +128,14 @@ impl fmt::Debug for Script {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Script").field("faults", &self.faults).finish_non_exhaustive()
     }
+}
+
+/// A device on which calls take time.
+pub struct Pace {
+    /// The clock that it moves.
+    pub clock: Clock,
+    /// What a call over so many tokens takes, given how many tokens the row or batch was fed before.
+    pub cost: Box<dyn FnMut(Call, usize, usize) -> Duration>,
 }
 
 /// What the executor did.
@@ -135,12 +160,21 @@ pub struct Counts {
     pub prompt_tokens: u64,
     /// Rows that hold memory on the device now.
     pub device_rows: usize,
+    /// KV bytes that rows hold there which have not joined.
+    pub solo_kv_bytes: u64,
+    /// KV bytes of the batch.
+    pub batch_kv_bytes: u64,
 }
 
 impl Counts {
     /// Calls of one kind.
     pub fn calls_of(&self, call: Call) -> u64 {
         self.calls[call as usize]
+    }
+
+    /// KV bytes on the device.
+    pub fn kv_bytes(&self) -> u64 {
+        self.solo_kv_bytes + self.batch_kv_bytes
     }
 
     /// Calls of all kinds.
@@ -235,6 +269,21 @@ impl ScriptedExecutor {
         }
     }
 
+    /// Lets the time pass that a call over `tokens` takes.
+    fn take_time(&mut self, call: Call, tokens: usize, fed_tokens: usize) -> Duration {
+        let Some(Pace { clock, cost }) = &mut self.script.pace else {
+            return Duration::ZERO;
+        };
+        let took = cost(call, tokens, fed_tokens);
+        clock.advance(took);
+        took
+    }
+
+    /// Tells the journal what the batch holds, after it changed.
+    fn note_batch(&self) {
+        self.journal.open().counts.batch_kv_bytes = self.batch_kv_bytes();
+    }
+
     /// The width of the batch in tokens: that of its longest row.
     fn width_tokens(&self) -> u64 {
         self.batch.iter().map(|row| row.memory.fed_tokens as u64).max().unwrap_or(0)
@@ -248,6 +297,7 @@ impl Executor for ScriptedExecutor {
         self.journal.open().opened.push(spec.id.clone());
         self.call(Call::Open, std::iter::once(&spec.id))?;
         let memory = Memory::new(spec);
+        self.take_time(Call::Open, 0, 0);
         Ok(Solo { spec: spec.clone(), memory, first: None, lease: Lease::new(&self.journal) })
     }
 
@@ -259,17 +309,18 @@ impl Executor for ScriptedExecutor {
             assert_eq!(tokens.len(), drain.len().min(chunk_tokens), "a prompt cut elsewhere");
         }
         self.call(Call::Prefill, std::iter::once(&solo.spec.id))?;
-        solo.memory = tokens.iter().fold(solo.memory, Memory::fed);
-        self.journal.open().counts.prompt_tokens += tokens.len() as u64;
+        self.take_time(Call::Prefill, tokens.len(), solo.memory.fed_tokens);
+        solo.feed(tokens);
         Ok(())
     }
 
-    fn first_token(&mut self, solo: &mut Solo, last_prompt_token: u32) -> Result<Sampled> {
+    fn first_token(&mut self, solo: &mut Solo, tokens: &[u32]) -> Result<Sampled> {
         let rest = &solo.spec.prompt[solo.memory.fed_tokens..];
-        assert_eq!(rest, [last_prompt_token], "not the last prompt token");
+        assert_eq!(rest, tokens, "not the end of the prompt");
+        assert!(tokens.len() == 1 || self.script.no_tail_split, "the last token is not alone");
         self.call(Call::FirstToken, std::iter::once(&solo.spec.id))?;
-        solo.memory = solo.memory.fed(&last_prompt_token);
-        self.journal.open().counts.prompt_tokens += 1;
+        self.take_time(Call::FirstToken, tokens.len(), solo.memory.fed_tokens);
+        solo.feed(tokens);
         let token = solo.memory.next_token();
         solo.first = Some(token);
         Ok(Sampled { token })
@@ -281,12 +332,14 @@ impl Executor for ScriptedExecutor {
         ids.push(solo.spec.id.clone());
         self.batch_call(Call::Join, &ids)?;
         let next = solo.first.expect("a row joins after its token 0");
-        let Solo { spec, memory, lease, .. } = solo;
+        let Solo { spec, memory, mut lease, .. } = solo;
+        lease.hold(0);
         self.batch.push(BatchRow { spec, memory, next, sampled_tokens: 1, _lease: lease });
+        self.note_batch();
         Ok(())
     }
 
-    fn step(&mut self) -> Result<Vec<Sampled>> {
+    fn step(&mut self, _: &Clock) -> Result<Stepped> {
         assert!(!self.batch.is_empty(), "a step without rows");
         let wanted = self.batch.iter().any(|row| row.sampled_tokens < row.spec.max_tokens);
         assert!(wanted, "a step for rows that all have their last token");
@@ -298,8 +351,10 @@ impl Executor for ScriptedExecutor {
             row.sampled_tokens += 1;
         }
         self.in_flight = true;
+        self.note_batch();
         self.journal.open().step_rows.push(self.batch.len());
-        Ok(sampled)
+        let waited = self.take_time(Call::Step, self.batch.len(), self.width_tokens() as usize);
+        Ok(Stepped { sampled, waited })
     }
 
     fn flush(&mut self) -> Result<Vec<Sampled>> {
@@ -319,6 +374,7 @@ impl Executor for ScriptedExecutor {
         let mut index = 0..;
         self.batch.retain(|_| index.next().is_some_and(|index| keep.contains(&index)));
         self.in_flight &= !self.batch.is_empty();
+        self.note_batch();
         Ok(())
     }
 
@@ -326,6 +382,7 @@ impl Executor for ScriptedExecutor {
         self.batch.clear();
         self.in_flight = false;
         self.broken = false;
+        self.note_batch();
     }
 
     fn solo_kv_bytes(&self, solo: &Solo) -> u64 {
@@ -364,19 +421,37 @@ impl Memory {
     }
 }
 
-/// Counts a row as present on the device for as long as it lives.
+impl Solo {
+    fn feed(&mut self, tokens: &[u32]) {
+        self.memory = tokens.iter().fold(self.memory, Memory::fed);
+        self.lease.hold(self.memory.fed_tokens as u64 * TOKEN_KV_BYTES);
+        self.lease.journal.open().counts.prompt_tokens += tokens.len() as u64;
+    }
+}
+
+/// Counts a row as present on the device for as long as it lives, and what it holds by itself.
 #[derive(Debug)]
-struct Lease(SharedJournal);
+struct Lease {
+    journal: SharedJournal,
+    kv_bytes: u64,
+}
 
 impl Lease {
     fn new(journal: &SharedJournal) -> Self {
         journal.open().counts.device_rows += 1;
-        Self(journal.clone())
+        Self { journal: journal.clone(), kv_bytes: 0 }
+    }
+
+    fn hold(&mut self, kv_bytes: u64) {
+        let counts = &mut self.journal.open().counts;
+        counts.solo_kv_bytes = counts.solo_kv_bytes - self.kv_bytes + kv_bytes;
+        self.kv_bytes = kv_bytes;
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.0.open().counts.device_rows -= 1;
+        self.hold(0);
+        self.journal.open().counts.device_rows -= 1;
     }
 }

@@ -8,6 +8,7 @@
 mod body;
 mod guard;
 mod openai;
+mod priority;
 mod rejection;
 mod serve;
 mod status;

@@ -5,27 +5,31 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 
 use super::body::JsonBody;
+use super::priority::PriorityHeader;
 use super::rejection::Rejection;
 use super::stream;
 use crate::clock;
 use crate::error::Result;
-use crate::gateway::{Engine, Generation, TextEvent};
+use crate::gateway::{Engine, GenerateRequest, Generation, TextEvent};
+use crate::scheduler::Priority;
 use crate::wire::openai::{self, Body, ModelEntry, ModelList, ReplyHead, ReplyRequest};
 
 pub(super) async fn chat_completions(
     State(engine): State<Engine>,
+    PriorityHeader(priority): PriorityHeader,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Rejection> {
     let request = openai::chat(&body, engine.card())?;
-    reply(&engine, request).await
+    reply(&engine, request, priority).await
 }
 
 pub(super) async fn completions(
     State(engine): State<Engine>,
+    PriorityHeader(priority): PriorityHeader,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Rejection> {
     let request = openai::completion(&body, engine.card())?;
-    reply(&engine, request).await
+    reply(&engine, request, priority).await
 }
 
 pub(super) async fn models(State(engine): State<Engine>) -> Json<ModelList> {
@@ -47,7 +51,11 @@ fn entry(engine: &Engine) -> ModelEntry {
     ModelEntry::new(engine.card(), engine.started_unix_seconds())
 }
 
-async fn reply(engine: &Engine, request: ReplyRequest) -> Result<Response, Rejection> {
+async fn reply(
+    engine: &Engine,
+    request: ReplyRequest,
+    priority: Priority,
+) -> Result<Response, Rejection> {
     let head = ReplyHead {
         kind: request.kind,
         id: request.generate.id.clone(),
@@ -55,7 +63,8 @@ async fn reply(engine: &Engine, request: ReplyRequest) -> Result<Response, Rejec
         model: engine.card().id.clone(),
         include_usage: request.include_usage,
     };
-    let generation = engine.generate(request.generate).await?;
+    let generate = GenerateRequest { priority, ..request.generate };
+    let generation = engine.generate(generate).await?;
     if request.stream {
         Ok(stream::events(head, generation).into_response())
     } else {

@@ -145,6 +145,19 @@ impl CacheSet {
         Ok(())
     }
 
+    /// Adds `joiner`'s row by taking every row out and merging them all: what [`CacheSet::extend`]
+    /// saves, for measurements side by side.
+    ///
+    /// # Errors
+    /// As [`CacheSet::merge`].
+    pub fn remerge(&mut self, joiner: Self) -> Result<()> {
+        let rows = (0..self.rows()).map(|row| self.extract(row));
+        let mut solos = rows.collect::<Result<Vec<_>>>()?;
+        solos.push(joiner);
+        *self = Self::merge(solos)?;
+        Ok(())
+    }
+
     /// One batch of several lone rows, rebuilt from their columns: paddings are as small as can be
     /// (mlx-lm 0.32.2, `BatchKVCache.merge` and its siblings).
     ///

@@ -1,5 +1,6 @@
 //! What the rest of the process knows about the loaded model.
 
+use crate::cache::KvProfile;
 use crate::error::{Code, Error};
 use crate::sampling::SamplingParams;
 
@@ -22,6 +23,10 @@ pub struct ModelCard {
     pub capabilities: ModelCapabilities,
     /// How tokens are picked when a request does not say.
     pub sampling_defaults: SamplingParams,
+    /// Tokens of an answer at most when a request does not say (`--max-tokens`).
+    pub max_tokens_default: usize,
+    /// What a row's caches cost.
+    pub kv: KvProfile,
 }
 
 /// What a model can do.
@@ -32,6 +37,11 @@ pub struct ModelCapabilities {
 }
 
 impl ModelCard {
+    /// Bytes that the caches of the smallest possible row take: one token of prompt, one of answer.
+    pub fn smallest_row_bytes(&self) -> u64 {
+        self.kv.row_bytes(2)
+    }
+
     /// The error for a request that names another model.
     pub fn not_found(&self, name: &str) -> Error {
         let message = format!("no model `{name}` is served; this server serves `{}`", self.id);

@@ -31,24 +31,23 @@ impl<E: Executor + 'static> RowThread<E>
 where
     E::Solo: 'static,
 {
-    /// Starts the thread and returns once `build` made the executor on it. `build` runs again after
-    /// each failure.
+    /// Starts the thread and returns once `build` made the executor on it, and the settings that fit
+    /// it: a budget depends on what the weights take. `build` runs again after each failure.
     ///
     /// # Errors
     /// As [`EngineThread::start`].
     pub fn start(
-        config: SchedulerConfig,
         clock: Clock,
         pause: RebuildPause,
-        build: impl Fn() -> Result<E> + Send + 'static,
+        build: impl Fn() -> Result<(E, SchedulerConfig)> + Send + 'static,
     ) -> Result<Self> {
         let board = Board::new();
         let (posts, time) = (board.clone(), clock.clone());
         let build_scheduler = move || {
             // Rows of a scheduler that failed are gone, even if no other follows.
             posts.bury_rows();
-            let executor = build()?;
-            Ok(Scheduler::new(config.clone(), executor, time.clone(), posts.clone()))
+            let (executor, config) = build()?;
+            Ok(Scheduler::new(config, executor, time.clone(), posts.clone()))
         };
         let thread = EngineThread::start(clock.clone(), pause, build_scheduler)?;
         Ok(Self { thread, board, clock })

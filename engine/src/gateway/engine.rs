@@ -17,6 +17,9 @@ use crate::scheduler::event_channel;
 use crate::telemetry::Snapshot;
 use crate::tokenizer::Tokenizer;
 
+/// The log target of placements.
+pub const PLACEMENT_LOG: &str = "slipstream::placement";
+
 /// Prompts with more text than this are tokenized on a blocking thread.
 const INLINE_TEXT_BYTES_MAX: usize = 8 * 1024;
 
@@ -48,7 +51,7 @@ impl Engine {
         scheduler: SchedulerConfig,
         clock: Clock,
     ) -> Self {
-        let live_max = scheduler.batch_rows_max.saturating_add(scheduler.waiting_rows_max);
+        let live_max = scheduler.live_rows_max();
         Self(Arc::new(Inner {
             card,
             tokenizer,
@@ -65,8 +68,8 @@ impl Engine {
     /// Starts a request.
     ///
     /// # Errors
-    /// `InvalidRequest` and `ContextLengthExceeded` when it does not fit the model, `QueueFull` when
-    /// too many are live, `ShuttingDown` and `EngineFailed` when it cannot be served now.
+    /// `InvalidRequest` and `ContextLengthExceeded` when it does not fit the model, `OverBudget` when
+    /// it can never fit the KV budget, `QueueFull` when too many are live, `ShuttingDown` and `EngineFailed` when it cannot be served now.
     pub async fn generate(&self, request: GenerateRequest) -> Result<Generation> {
         let inner = &self.0;
         inner.check_serving()?;
@@ -76,10 +79,11 @@ impl Engine {
             &request,
             tokens,
             &inner.card,
-            inner.scheduler.batch_rows_max,
+            &inner.scheduler,
             inner.tokenizer.stop_tokens(),
         )?;
-        tracing::debug!(id = spec.id, ?placement, "placed");
+        // `SLIPSTREAM_LANE_DEBUG=1` lets this through.
+        tracing::info!(target: PLACEMENT_LOG, id = spec.id, ?placement, "placed");
         let (sender, events) = event_channel(spec.max_tokens);
         let stopwatch = Stopwatch::start(inner.clock.clone());
         inner.rows.submit(spec, sender)?;

@@ -15,7 +15,7 @@ use super::request::GenerateRequest;
 use crate::clock::{Clock, Time};
 use crate::error::{Code, Error, Result};
 use crate::output::StopMatcher;
-use crate::scheduler::{self, EventReceiver, RowEvent, RowUsage};
+use crate::scheduler::{self, EventReceiver, Lane, RowEvent, RowUsage};
 use crate::tokenizer::Detokenizer;
 
 /// What a client hears.
@@ -42,20 +42,23 @@ pub enum FinishReason {
 }
 
 /// What an answer cost.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Usage {
+    /// Where it ran.
+    pub lane: Lane,
+    /// What forced it into the serial lane; empty in the continuous one.
+    pub lane_reasons: Vec<String>,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Prompt tokens that were not run because a cache had them. Unknown when a stop string ended
-    /// the answer: the row was dropped before it told.
-    pub cached_tokens: Option<usize>,
+    /// Prompt tokens that were not run because a cache had them.
+    pub cached_tokens: usize,
     /// Tokens generated: up to and with the model's stop token, or the one that completed a stop
     /// string.
     pub generated_tokens: usize,
-    /// Milliseconds from submission to the start of the prefill; unknown as `cached_tokens` is.
-    pub queue_ms: Option<f64>,
-    /// Milliseconds from the start of the prefill to the first token; unknown likewise.
-    pub prefill_ms: Option<f64>,
+    /// Milliseconds from submission to the start of the prefill.
+    pub queue_ms: f64,
+    /// Milliseconds from the start of the prefill to the first token.
+    pub prefill_ms: f64,
     /// Milliseconds from submission to when the first token was read here.
     pub first_token_ms: f64,
     /// Milliseconds from the first token to the end.
@@ -87,6 +90,8 @@ pub struct Generation {
     detokenizer: Detokenizer,
     stops: StopMatcher,
     stopwatch: Stopwatch,
+    /// What the row told of its prompt.
+    prefill: Prefill,
     generated_tokens: usize,
     /// Events that are known and not yet told.
     ready: VecDeque<TextEvent>,
@@ -107,6 +112,7 @@ impl Generation {
             detokenizer,
             stops: StopMatcher::new(request.stop),
             stopwatch,
+            prefill: Prefill::default(),
             generated_tokens: 0,
             ready: VecDeque::new(),
         }
@@ -141,6 +147,10 @@ impl Generation {
 
     fn take(&mut self, event: RowEvent) -> Result<()> {
         match event {
+            RowEvent::Prefilled { cached_tokens, queue_ms, prefill_ms } => {
+                self.prefill = Prefill { cached_tokens, queue_ms, prefill_ms };
+                Ok(())
+            }
             RowEvent::Token(token) => self.take_token(token),
             RowEvent::Finished { reason, usage } => self.finish(reason, &usage),
             RowEvent::Failed(error) => Err(error),
@@ -194,26 +204,27 @@ impl Generation {
     }
 
     fn usage_of_row(&self, row: &RowUsage) -> Usage {
-        Usage {
-            prompt_tokens: row.prompt_tokens,
-            cached_tokens: Some(row.cached_tokens),
-            generated_tokens: row.generated_tokens,
-            queue_ms: Some(row.queue_ms),
-            prefill_ms: Some(row.prefill_ms),
-            first_token_ms: self.stopwatch.first_token_ms(),
-            decode_ms: row.decode_ms,
-        }
+        let RowUsage { cached_tokens, queue_ms, prefill_ms, .. } = *row;
+        let prefill = Prefill { cached_tokens, queue_ms, prefill_ms };
+        self.usage(prefill, row.generated_tokens, row.decode_ms)
     }
 
+    /// The row is dropped before it can tell, so its decoding is timed here.
     fn usage_at_stop_string(&self) -> Usage {
+        self.usage(self.prefill, self.generated_tokens, self.stopwatch.since_first_token_ms())
+    }
+
+    fn usage(&self, prefill: Prefill, generated_tokens: usize, decode_ms: f64) -> Usage {
         Usage {
+            lane: self.placement.lane,
+            lane_reasons: self.placement.reason_texts(),
             prompt_tokens: self.placement.shape.prompt_tokens,
-            cached_tokens: None,
-            generated_tokens: self.generated_tokens,
-            queue_ms: None,
-            prefill_ms: None,
+            cached_tokens: prefill.cached_tokens,
+            generated_tokens,
+            queue_ms: prefill.queue_ms,
+            prefill_ms: prefill.prefill_ms,
             first_token_ms: self.stopwatch.first_token_ms(),
-            decode_ms: self.stopwatch.since_first_token_ms(),
+            decode_ms,
         }
     }
 }
@@ -228,6 +239,14 @@ impl fmt::Debug for Generation {
             .field("ended", &self.row.is_none())
             .finish_non_exhaustive()
     }
+}
+
+/// What came before the first token.
+#[derive(Debug, Clone, Copy, Default)]
+struct Prefill {
+    cached_tokens: usize,
+    queue_ms: f64,
+    prefill_ms: f64,
 }
 
 /// The row's end of things: its events, and its place among the live requests.

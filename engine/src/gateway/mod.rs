@@ -20,8 +20,8 @@ mod tests;
 
 pub use card::{ModelCapabilities, ModelCard};
 pub use driver::RowThread;
-pub use engine::Engine;
+pub use engine::{Engine, PLACEMENT_LOG};
 pub use generation::{FinishReason, Generation, TextEvent, Usage};
-pub use placement::{Placement, RequestShape, SerialReason, place};
+pub use placement::{Ground, Placement, RequestShape, SerialReason, place};
 pub use request::{GenerateRequest, Prompt};
 pub use rows::{Health, Rows};

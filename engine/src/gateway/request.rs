@@ -6,11 +6,12 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::card::ModelCard;
-use super::placement::{Placement, RequestShape, place};
+use super::placement::{Ground, Placement, RequestShape, place};
+use crate::config::SchedulerConfig;
 use crate::error::{Code, Error, Result};
 use crate::limits;
 use crate::sampling::SamplingParams;
-use crate::scheduler::RowSpec;
+use crate::scheduler::{self, Priority, RowSpec};
 use crate::tokenizer::{ChatOptions, Tokenizer};
 
 /// Below this the scaled log-probabilities leave f32's range; the limit is the greedy choice.
@@ -25,8 +26,12 @@ pub struct GenerateRequest {
     pub id: String,
     /// What comes before the answer.
     pub prompt: Prompt,
-    /// Tokens to generate at most; unset means as many as the context holds.
+    /// Tokens to generate at most. Unset means as many as the context holds, as the model's default
+    /// allows and as fit the KV budget, whichever is least: a row reserves the bytes of all tokens
+    /// that it may generate, so unset must not mean a whole context.
     pub max_tokens: Option<NonZeroUsize>,
+    /// Who goes first.
+    pub priority: Priority,
     /// How tokens are picked; numbers are in their ranges.
     pub sampling: SamplingParams,
     /// Strings that end the answer, and are no part of it.
@@ -87,25 +92,103 @@ fn render(messages: &[Value], tokenizer: &Tokenizer) -> Result<String> {
     template.render(messages, &options)
 }
 
-/// Holds a request with the prompt `tokens` against the model, places it and makes its row.
+/// Holds a request with the prompt `tokens` against the model and the budget, places it and makes its
+/// row.
 pub(super) fn row(
     request: &GenerateRequest,
     tokens: Vec<u32>,
     card: &ModelCard,
-    batch_rows_max: usize,
+    config: &SchedulerConfig,
     stop_tokens: Arc<[u32]>,
 ) -> Result<(RowSpec, Placement)> {
-    check_stop_strings(&request.stop)?;
-    let param = request.prompt.param();
-    check_tokens(&tokens, card, param)?;
-    let room = context_room(tokens.len(), card, param)?;
-    let max_tokens = request.max_tokens.map_or(room, |most| most.get().min(room));
-    let sampling = normalized(&request.sampling, card.vocab_size);
-    let shape =
-        RequestShape { prompt_tokens: tokens.len(), max_tokens, greedy: sampling.is_greedy() };
-    let placement = place(shape, &card.capabilities, batch_rows_max);
-    let (id, lane) = (request.id.clone(), placement.lane);
-    Ok((RowSpec { id, lane, prompt: tokens, max_tokens, stop_tokens, sampling }, placement))
+    let draft = Draft::new(request, tokens, card, config.kv_budget_bytes)?;
+    let ground = Ground { capabilities: &card.capabilities, batch_rows_max: config.batch_rows_max };
+    let placement = place(draft.shape(), &ground);
+    let spec = draft.placed(&placement, stop_tokens)?;
+    match config.kv_budget_bytes.and_then(|budget| scheduler::over_budget(&spec, budget)) {
+        Some(error) => Err(error),
+        None => Ok((spec, placement)),
+    }
+}
+
+/// A request that fits its model, before it has a lane.
+struct Draft {
+    id: String,
+    priority: Priority,
+    prompt: Vec<u32>,
+    max_tokens: usize,
+    kv_bytes: u64,
+    sampling: SamplingParams,
+}
+
+impl Draft {
+    fn new(
+        request: &GenerateRequest,
+        prompt: Vec<u32>,
+        card: &ModelCard,
+        kv_budget_bytes: Option<u64>,
+    ) -> Result<Self> {
+        check_stop_strings(&request.stop)?;
+        let param = request.prompt.param();
+        check_tokens(&prompt, card, param)?;
+        let room = context_room(prompt.len(), card, param)?;
+        let max_tokens = match request.max_tokens {
+            Some(most) => most.get().min(room),
+            None => unasked_tokens(prompt.len(), room, card, kv_budget_bytes),
+        };
+        Ok(Self {
+            id: request.id.clone(),
+            priority: request.priority,
+            max_tokens,
+            kv_bytes: card.kv.row_bytes(prompt.len() + max_tokens),
+            prompt,
+            sampling: normalized(&request.sampling, card.vocab_size),
+        })
+    }
+
+    fn shape(&self) -> RequestShape {
+        RequestShape {
+            prompt_tokens: self.prompt.len(),
+            max_tokens: self.max_tokens,
+            greedy: self.sampling.is_greedy(),
+        }
+    }
+
+    /// The row, in the lane of `placement`, which must be one for it.
+    fn placed(self, placement: &Placement, stop_tokens: Arc<[u32]>) -> Result<RowSpec> {
+        placement.check_shape(&self.shape())?;
+        Ok(RowSpec {
+            id: self.id,
+            lane: placement.lane,
+            lane_reasons: placement.reason_texts().into(),
+            priority: self.priority,
+            prompt: self.prompt,
+            max_tokens: self.max_tokens,
+            kv_bytes: self.kv_bytes,
+            stop_tokens,
+            sampling: self.sampling,
+        })
+    }
+}
+
+/// Tokens that a request may generate which does not say how many; at least 1.
+fn unasked_tokens(
+    prompt_tokens: usize,
+    room: usize,
+    card: &ModelCard,
+    kv_budget_bytes: Option<u64>,
+) -> usize {
+    let most = card.max_tokens_default.clamp(1, room);
+    let fits = |tokens: usize| {
+        kv_budget_bytes.is_none_or(|budget| card.kv.row_bytes(prompt_tokens + tokens) <= budget)
+    };
+    // Bytes only grow with tokens: halve the range between what fits and what does not.
+    let (mut low, mut high) = (1, most + 1);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if fits(middle) { low = middle } else { high = middle }
+    }
+    low
 }
 
 fn check_stop_strings(stop: &[String]) -> Result<()> {
@@ -171,7 +254,7 @@ fn normalized(sampling: &SamplingParams, vocab_size: usize) -> SamplingParams {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gateway::script::{VOCAB_SIZE, card};
+    use crate::gateway::script::{TOKEN_KV_BYTES, VOCAB_SIZE, card};
     use crate::scheduler::Lane;
 
     fn request() -> GenerateRequest {
@@ -179,13 +262,24 @@ mod tests {
             id: "r".to_owned(),
             prompt: Prompt::Tokens(Vec::new()),
             max_tokens: None,
+            priority: Priority::Interactive,
             sampling: SamplingParams::default(),
             stop: Vec::new(),
         }
     }
 
     fn spec(request: &GenerateRequest, tokens: Vec<u32>) -> Result<RowSpec> {
-        row(request, tokens, &card(), 8, Arc::from([257])).map(|(spec, _)| spec)
+        spec_within(None, request, tokens)
+    }
+
+    /// The same under a KV budget.
+    fn spec_within(
+        kv_budget_bytes: Option<u64>,
+        request: &GenerateRequest,
+        tokens: Vec<u32>,
+    ) -> Result<RowSpec> {
+        let config = SchedulerConfig { kv_budget_bytes, ..SchedulerConfig::default() };
+        row(request, tokens, &card(), &config, Arc::from([257])).map(|(spec, _)| spec)
     }
 
     fn refusal(request: &GenerateRequest, tokens: Vec<u32>) -> Error {
@@ -202,6 +296,51 @@ mod tests {
             let spec = spec(&request, vec![1; prompt_tokens]).unwrap();
             assert_eq!((spec.max_tokens, spec.lane), (expected, Lane::Continuous));
         }
+    }
+
+    #[test]
+    fn unset_max_tokens_are_the_default_at_most_and_set_ones_are_not_bound_by_it() {
+        let card = ModelCard { context_tokens: 1 << 20, max_tokens_default: 300, ..card() };
+        let max_tokens = |asked| {
+            let request = GenerateRequest { max_tokens: NonZeroUsize::new(asked), ..request() };
+            let config = SchedulerConfig::default();
+            let (spec, _) = row(&request, vec![1; 9], &card, &config, [].into()).unwrap();
+            spec.max_tokens
+        };
+        assert_eq!((max_tokens(0), max_tokens(299), max_tokens(5000)), (300, 299, 5000));
+    }
+
+    #[test]
+    fn a_row_is_projected_at_its_full_length() {
+        let request = GenerateRequest { max_tokens: NonZeroUsize::new(100), ..request() };
+        for (prompt_tokens, columns) in [(1, 256), (156, 256), (157, 512)] {
+            let spec = spec(&request, vec![1; prompt_tokens]).unwrap();
+            assert_eq!(spec.kv_bytes, columns * TOKEN_KV_BYTES, "{prompt_tokens}");
+        }
+    }
+
+    #[test]
+    fn a_row_over_the_budget_is_refused_with_both_numbers_and_one_at_the_budget_is_not() {
+        let budget = 512 * TOKEN_KV_BYTES;
+        let request = GenerateRequest { max_tokens: NonZeroUsize::new(100), ..request() };
+        assert!(spec_within(Some(budget), &request, vec![1; 412]).is_ok());
+        let error = spec_within(Some(budget), &request, vec![1; 413]).unwrap_err();
+        assert_eq!((error.code(), error.param()), (Code::OverBudget, Some("max_tokens")));
+        for number in [768 * TOKEN_KV_BYTES, budget, 413, 100] {
+            assert!(error.message().contains(&number.to_string()), "{number}: {error}");
+        }
+    }
+
+    #[test]
+    fn unset_max_tokens_shrink_to_what_the_budget_holds_while_anything_fits() {
+        let budget = Some(512 * TOKEN_KV_BYTES);
+        let max_tokens = |prompt_tokens| {
+            spec_within(budget, &request(), vec![1; prompt_tokens]).map(|spec| spec.max_tokens)
+        };
+        assert_eq!(max_tokens(1).unwrap(), 511);
+        assert_eq!(max_tokens(500).unwrap(), 12);
+        assert_eq!(max_tokens(511).unwrap(), 1);
+        assert_eq!(max_tokens(512).unwrap_err().code(), Code::OverBudget);
     }
 
     #[test]

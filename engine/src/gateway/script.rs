@@ -8,6 +8,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokio::sync::watch;
 
 use super::{Engine, Health, ModelCapabilities, ModelCard, Rows};
+use crate::cache::{KvProfile, LayerBytes};
 use crate::clock::Clock;
 use crate::config::SchedulerConfig;
 use crate::error::{Error, Result};
@@ -22,6 +23,14 @@ pub(crate) const IM_START: u32 = 256;
 pub(crate) const IM_END: u32 = 257;
 /// Ids of the tokenizer, and so of the model.
 pub(crate) const VOCAB_SIZE: usize = 258;
+/// What a row pretends to have cost.
+pub(crate) const QUEUE_MS: f64 = 3.5;
+/// The same.
+pub(crate) const PREFILL_MS: f64 = 7.25;
+/// Prompt tokens that a cache pretends to have had.
+pub(crate) const CACHED_TOKENS: usize = 1;
+/// What the caches of a row pretend to take per token.
+pub(crate) const TOKEN_KV_BYTES: u64 = 10;
 
 /// What a row does next.
 #[derive(Debug, Clone)]
@@ -109,13 +118,28 @@ async fn play(
     let mut generated = 0;
     let finished = |reason, generated| {
         let (prompt_tokens, generated_tokens) = (spec.prompt.len(), generated);
-        let usage = RowUsage { prompt_tokens, generated_tokens, ..RowUsage::default() };
+        let usage = RowUsage {
+            prompt_tokens,
+            cached_tokens: CACHED_TOKENS,
+            generated_tokens,
+            queue_ms: QUEUE_MS,
+            prefill_ms: PREFILL_MS,
+            decode_ms: 0.0,
+        };
         RowEvent::Finished { reason, usage }
+    };
+    let prefilled = RowEvent::Prefilled {
+        cached_tokens: CACHED_TOKENS,
+        queue_ms: QUEUE_MS,
+        prefill_ms: PREFILL_MS,
     };
     for step in steps.into_iter().chain([Step::Token(IM_END)]) {
         tokio::task::yield_now().await;
         match step {
             Step::Token(token) => {
+                if generated == 0 {
+                    events.send(prefilled.clone());
+                }
                 generated += 1;
                 if spec.stop_tokens.contains(&token) {
                     return events.send(finished(FinishReason::Stop, generated));
@@ -168,6 +192,8 @@ pub(crate) fn card() -> ModelCard {
         kv_scheme: "off".to_owned(),
         capabilities: ModelCapabilities::default(),
         sampling_defaults: SamplingParams::default(),
+        max_tokens_default: 4096,
+        kv: KvProfile { layers: vec![LayerBytes::Full { token_bytes: TOKEN_KV_BYTES }] },
     }
 }
 

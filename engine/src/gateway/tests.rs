@@ -10,13 +10,14 @@ use super::*;
 use crate::config::SchedulerConfig;
 use crate::error::{Code, Error, Result};
 use crate::sampling::SamplingParams;
-use crate::scheduler::Lane;
+use crate::scheduler::{Lane, Priority};
 
 fn request(text: &str, stop: &[&str]) -> GenerateRequest {
     GenerateRequest {
         id: format!("request-{text}"),
         prompt: Prompt::Text(text.to_owned()),
         max_tokens: None,
+        priority: Priority::Interactive,
         sampling: SamplingParams::default(),
         stop: stop.iter().map(|&stop| stop.to_owned()).collect(),
     }
@@ -78,6 +79,8 @@ async fn a_stop_string_ends_the_text_before_it_and_the_count_at_the_token_that_c
         let (reason, usage) = end.unwrap();
         assert_eq!((reason, usage.generated_tokens), (FinishReason::Stop, count), "seed {seed}");
         assert_eq!(usage.prompt_tokens, 1);
+        let known = (usage.cached_tokens, usage.queue_ms, usage.prefill_ms);
+        assert_eq!(known, (script::CACHED_TOKENS, script::QUEUE_MS, script::PREFILL_MS));
     }
 }
 
@@ -201,6 +204,31 @@ async fn the_batch_cap_decides_the_lane_of_the_row() {
             engine_with(rows.clone(), scheduler).generate(request("p", &[])).await.unwrap();
         assert_eq!((rows.specs()[0].lane, generation.placement().lane), (lane, lane));
     }
+}
+
+#[tokio::test]
+async fn usage_names_the_lane_and_every_reason_for_it() {
+    let cap = vec!["the batch cap is 1".to_owned()];
+    for (batch_rows_max, lane, reasons) in
+        [(1, Lane::Serial, cap), (8, Lane::Continuous, Vec::new())]
+    {
+        let rows = ScriptedRows::new(|_| says("x"));
+        let scheduler = SchedulerConfig { batch_rows_max, ..SchedulerConfig::default() };
+        let engine = engine_with(rows.clone(), scheduler);
+        let mut generation = engine.generate(request("p", &[])).await.unwrap();
+        let usage = run(&mut generation).await.1.unwrap().1;
+        assert_eq!((usage.lane, &usage.lane_reasons), (lane, &reasons));
+        assert_eq!(*rows.specs()[0].lane_reasons, reasons);
+    }
+}
+
+#[tokio::test]
+async fn a_request_over_the_budget_is_refused_before_it_is_a_row() {
+    let rows = ScriptedRows::new(|_| says("x"));
+    let scheduler = SchedulerConfig { kv_budget_bytes: Some(1), ..SchedulerConfig::default() };
+    let error = engine_with(rows.clone(), scheduler).generate(request("p", &[])).await.unwrap_err();
+    assert_eq!(error.code(), Code::OverBudget);
+    assert!(rows.specs().is_empty());
 }
 
 #[tokio::test]

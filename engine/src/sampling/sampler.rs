@@ -32,9 +32,21 @@ impl Sampler {
         if samplers.iter().all(|sampler| sampler.params.is_greedy()) {
             return ops::argmax_last(&log_probabilities);
         }
+        Self::pick_each(samplers, &log_probabilities)
+    }
+
+    /// The same picks, each made by itself even if all rows are greedy.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub fn sample_each(samplers: &mut [&mut Self], logits: &Array) -> Result<Array> {
+        Self::pick_each(samplers, &ops::log_probabilities(logits)?)
+    }
+
+    fn pick_each(samplers: &mut [&mut Self], log_probabilities: &Array) -> Result<Array> {
         let picks = samplers.iter_mut().enumerate().map(|(row, sampler)| {
             let row = ops::axis_index(row);
-            sampler.sample(&ops::slice_axis(&log_probabilities, 0, row, row + 1)?)
+            sampler.sample(&ops::slice_axis(log_probabilities, 0, row, row + 1)?)
         });
         ops::concatenate_axis(&picks.collect::<Result<Vec<_>>>()?, 0)
     }

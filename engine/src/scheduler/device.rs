@@ -6,9 +6,11 @@
 
 use rand::RngExt;
 
-use super::executor::{Executor, Sampled};
+use super::executor::{Executor, Sampled, Stepped};
 use super::row::RowSpec;
 use crate::cache::{CacheSet, KvScheme};
+use crate::clock::Clock;
+use crate::config::Levers;
 use crate::error::{Code, Error, Result};
 use crate::limits::CLEAR_CACHE_STEPS;
 use crate::mlx::{Array, memory, ops};
@@ -27,6 +29,7 @@ pub struct MlxExecutor {
     weights_bytes: u64,
     batch: Option<Batch>,
     steps: u64,
+    levers: Levers,
     observer: Option<LogitsObserver>,
 }
 
@@ -65,15 +68,20 @@ enum Register {
 impl MlxExecutor {
     /// An executor for `model`, whose weights take `weights_bytes`. KV caches stay plain.
     pub fn new(model: Box<dyn Model>, weights_bytes: u64) -> Self {
-        let scheme = KvScheme::Plain;
-        Self { model, scheme, weights_bytes, batch: None, steps: 0, observer: None }
+        let (scheme, levers) = (KvScheme::Plain, Levers::default());
+        Self { model, scheme, weights_bytes, batch: None, steps: 0, levers, observer: None }
     }
 
     /// Stores KV caches as `scheme` says, which must fit the model's layers.
     #[must_use]
-    pub fn with_kv_scheme(mut self, scheme: KvScheme) -> Self {
-        self.scheme = scheme;
-        self
+    pub fn with_kv_scheme(self, scheme: KvScheme) -> Self {
+        Self { scheme, ..self }
+    }
+
+    /// The same with `levers` pulled.
+    #[must_use]
+    pub fn with_levers(self, levers: Levers) -> Self {
+        Self { levers, ..self }
     }
 
     /// Shows every forward's logits to `observer`, in the order of the dispatches.
@@ -81,7 +89,7 @@ impl MlxExecutor {
         self.observer = Some(observer);
     }
 
-    /// Runs one more token of each of `rows` and samples the next one: `[B]`. Afterwards caches convert,
+    /// Runs tokens `[B, L]` of `rows` and samples the next one of each: `[B]`. Afterwards caches convert,
     /// when it is time (mlx-lm 0.32.2, `generate_step`: after each chunk and each step).
     fn forward(
         &mut self,
@@ -89,7 +97,7 @@ impl MlxExecutor {
         caches: &mut CacheSet,
         tokens: &Array,
     ) -> Result<Array> {
-        let hidden = self.model.hidden(tokens, caches)?;
+        let hidden = last_position(self.model.hidden(tokens, caches)?)?;
         let logits = self.model.logits(&hidden)?;
         let logits = logits.reshape(&[logits.dim(0), logits.dim(-1)])?;
         if let Some(observer) = &mut self.observer {
@@ -98,7 +106,10 @@ impl MlxExecutor {
         }
         caches.convert(&self.scheme)?;
         let mut samplers: Vec<_> = rows.iter_mut().map(|row| &mut row.sampler).collect();
-        Sampler::sample_rows(&mut samplers, &logits)
+        match self.levers.row_sampling {
+            true => Sampler::sample_each(&mut samplers, &logits),
+            false => Sampler::sample_rows(&mut samplers, &logits),
+        }
     }
 
     /// Builds and dispatches one step of `batch` and returns the register that was fed.
@@ -135,8 +146,8 @@ impl Executor for MlxExecutor {
         memory::clear_cache()
     }
 
-    fn first_token(&mut self, solo: &mut SoloRow, last_prompt_token: u32) -> Result<Sampled> {
-        let inputs = ops::token_matrix(&[last_prompt_token], 1);
+    fn first_token(&mut self, solo: &mut SoloRow, tokens: &[u32]) -> Result<Sampled> {
+        let inputs = ops::token_matrix(tokens, 1);
         let row = std::slice::from_mut(&mut solo.row);
         let sampled = self.forward(row, &mut solo.caches, &inputs)?;
         let token = only(&ops::read_u32(&sampled)?)?;
@@ -162,20 +173,27 @@ impl Executor for MlxExecutor {
                 };
                 tokens.push(current);
                 batch.rows.push(row);
-                batch.caches.extend(caches)?;
+                match self.levers.remerge {
+                    true => batch.caches.remerge(caches)?,
+                    false => batch.caches.extend(caches)?,
+                }
             }
         }
         Ok(())
     }
 
-    fn step(&mut self) -> Result<Vec<Sampled>> {
+    fn step(&mut self, clock: &Clock) -> Result<Stepped> {
         let mut batch =
             self.batch.take().ok_or_else(|| Error::new(Code::Internal, "a step without rows"))?;
         let fed = self.dispatch(&mut batch)?;
         self.batch = Some(batch);
         match fed {
-            Register::Known(_) => Ok(Vec::new()),
-            Register::InFlight(tokens) => read(&tokens),
+            Register::Known(_) => Ok(Stepped::default()),
+            Register::InFlight(tokens) => {
+                let began = clock.now();
+                let sampled = read(&tokens)?;
+                Ok(Stepped { sampled, waited: clock.now().saturating_sub(began) })
+            }
         }
     }
 
@@ -248,6 +266,14 @@ impl std::fmt::Debug for MlxExecutor {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let rows = self.batch.as_ref().map_or(0, |batch| batch.rows.len());
         formatter.debug_struct("MlxExecutor").field("rows", &rows).finish_non_exhaustive()
+    }
+}
+
+/// The last of the positions `[B, L, hidden]`: `[B, 1, hidden]`. The others never reach the head.
+fn last_position(hidden: Array) -> Result<Array> {
+    match hidden.dim(1) {
+        1 => Ok(hidden),
+        length => ops::slice_axis(&hidden, 1, length - 1, length),
     }
 }
 

@@ -16,6 +16,9 @@ impl<E: Executor> Scheduler<E> {
             return;
         }
         let now = self.note_progress();
+        if let Some(heard_at) = self.heard_at.replace(now) {
+            self.steps.note_gap(now.saturating_sub(heard_at));
+        }
         self.totals.generated_tokens += sampled.len() as u64;
         let tokens = sampled.iter().map(|sampled| sampled.token);
         let ends = self.running.iter_mut().zip(tokens);
@@ -25,9 +28,8 @@ impl<E: Executor> Scheduler<E> {
 
     /// Ends the rows whose client left, wherever they are.
     pub(super) fn evict_departed(&mut self) {
-        while let Some(index) = self.waiting.iter().position(Row::client_left) {
-            let row = self.waiting.remove(index);
-            self.finish(row.expect("the index was just found"), FinishReason::Cancelled);
+        for row in self.waiting.take_where(Row::client_left) {
+            self.finish(row, FinishReason::Cancelled);
         }
         while let Some(index) = self.prefilling.iter().position(Row::client_left) {
             let row = self.prefilling.remove(index);

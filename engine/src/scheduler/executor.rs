@@ -2,7 +2,10 @@
 //!
 //! The MLX executor is `device.rs`; tests drive the same scheduler with a scripted one.
 
+use std::time::Duration;
+
 use super::row::RowSpec;
+use crate::clock::Clock;
 use crate::error::Result;
 use crate::telemetry::MemorySnapshot;
 
@@ -11,6 +14,15 @@ use crate::telemetry::MemorySnapshot;
 pub struct Sampled {
     /// The token's id.
     pub token: u32,
+}
+
+/// What a decode step brought.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stepped {
+    /// The tokens of the step before it: one per row, or none when nothing was in flight.
+    pub sampled: Vec<Sampled>,
+    /// The part of the call in which the host only waited for the device.
+    pub waited: Duration,
 }
 
 /// Runs rows on a device. Rows of the running batch are known by their index in it; the scheduler
@@ -26,17 +38,17 @@ pub trait Executor {
     /// are not computed. An error leaves the batch untouched.
     fn prefill(&mut self, solo: &mut Self::Solo, tokens: &[u32]) -> Result<()>;
 
-    /// Runs the last prompt token alone, as mlx-lm does, samples token 0 and waits for it. An error
-    /// leaves the batch untouched.
-    fn first_token(&mut self, solo: &mut Self::Solo, last_prompt_token: u32) -> Result<Sampled>;
+    /// Runs the last `tokens` of the prompt, samples token 0 and waits for it. It is one token, as in
+    /// mlx-lm, unless the tail split is switched off. An error leaves the batch untouched.
+    fn first_token(&mut self, solo: &mut Self::Solo, tokens: &[u32]) -> Result<Sampled>;
 
     /// Adds a row, whose token 0 was sampled, as the last row of the batch: an empty batch adopts
     /// its caches without a copy, a running one is extended. Only valid with nothing in flight.
     fn join(&mut self, solo: Self::Solo) -> Result<()>;
 
-    /// Dispatches one decode step for all rows, then reads the step dispatched before it: one token
-    /// per row, or none when nothing was in flight.
-    fn step(&mut self) -> Result<Vec<Sampled>>;
+    /// Dispatches one decode step for all rows, then reads the step dispatched before it, and takes
+    /// the time of its waiting from `clock`.
+    fn step(&mut self, clock: &Clock) -> Result<Stepped>;
 
     /// Reads the step in flight, if any, without dispatching another.
     fn flush(&mut self) -> Result<Vec<Sampled>>;

@@ -18,14 +18,17 @@
 //! - `running` lists the rows of the executor's batch in its order.
 //! - A step is in flight only while rows decode, and then for each of them.
 //! - A serial row is live alone.
+//! - What the caches of the live rows may come to fits the KV budget, and what they hold is no more.
 
 #[cfg(feature = "mlx")]
 mod device;
 mod emit;
 mod executor;
+mod pace;
 mod plan;
 mod prefill;
 mod publish;
+mod queue;
 mod row;
 mod rows;
 mod step;
@@ -33,20 +36,23 @@ mod step;
 use std::collections::VecDeque;
 
 use crate::clock::{Clock, Time};
-use crate::config::SchedulerConfig;
+use crate::config::{ByteCount, SchedulerConfig};
 use crate::error::{Code, Error};
 use crate::mlx::thread::{Activity, Resident};
-use crate::telemetry::Totals;
+use crate::telemetry::{StepWindow, Totals};
 
-use plan::{Move, Occupancy, RowNumber, View};
+use pace::Pacer;
+use plan::{Move, Occupancy, Projection, View};
+use queue::{Queue, RowNumber};
 use rows::{Row, Stage};
 
 #[cfg(feature = "mlx")]
 pub use device::{LogitsObserver, MlxExecutor, SoloRow};
-pub use executor::{Executor, Sampled};
+pub use executor::{Executor, Sampled, Stepped};
 pub use publish::Board;
 pub use row::{
-    EventReceiver, EventSender, FinishReason, Lane, RowEvent, RowSpec, RowUsage, event_channel,
+    EventReceiver, EventSender, FinishReason, Lane, Priority, RowEvent, RowSpec, RowUsage,
+    event_channel,
 };
 
 /// Runs rows in a shared batch; see the module's words.
@@ -56,14 +62,17 @@ pub struct Scheduler<E: Executor> {
     executor: E,
     clock: Clock,
     board: Board,
-    /// In the order of arrival.
-    waiting: VecDeque<Row<E::Solo>>,
+    waiting: Queue<Row<E::Solo>>,
     /// The row whose turn it is first.
     prefilling: VecDeque<Row<E::Solo>>,
     /// In the order of the executor's batch.
     running: Vec<Row<E::Solo>>,
     /// Whether a step was dispatched and not read.
     in_flight: bool,
+    pacer: Pacer,
+    steps: StepWindow,
+    /// When the rows that still run last heard a token; `None` when no row ran since.
+    heard_at: Option<Time>,
     totals: Totals,
     submitted: u64,
     progressed_at: Time,
@@ -85,14 +94,17 @@ impl<E: Executor> Scheduler<E> {
         let past = board.read();
         let progressed_at = clock.now();
         let mut scheduler = Self {
+            waiting: Queue::new(config.batch_rows_max == 1),
+            pacer: Pacer::new(&config),
             config,
             executor,
             clock,
             board,
-            waiting: VecDeque::new(),
             prefilling: VecDeque::new(),
             running: Vec::new(),
             in_flight: false,
+            steps: StepWindow::default(),
+            heard_at: None,
             totals: past.totals,
             submitted: past.batch.submitted_rows,
             progressed_at,
@@ -114,13 +126,17 @@ impl<E: Executor> Scheduler<E> {
         if self.live_rows() == 0 {
             self.progressed_at = self.clock.now();
         }
+        if self.live_rows() >= self.config.live_rows_max() {
+            // Their places may be free already.
+            self.evict_departed();
+        }
         let refusal = self.refusal(&spec);
         let row = Row::new(RowNumber(self.submitted), spec, events, arrived);
         self.submitted += 1;
         self.posted_at = None;
         match refusal {
             Some(error) => self.fail(row, error),
-            None => self.waiting.push_back(row),
+            None => self.waiting.push(row),
         }
     }
 
@@ -132,7 +148,7 @@ impl<E: Executor> Scheduler<E> {
             match step {
                 Move::Start { row } => self.start(row),
                 Move::Prefill { row, tokens } => self.prefill(row, tokens),
-                Move::FirstToken { row } => self.first_token(row),
+                Move::FirstToken { row, tokens } => self.first_token(row, tokens),
             }
         }
         self.decode();
@@ -155,10 +171,10 @@ impl<E: Executor> Scheduler<E> {
     pub fn check_integrity(&self) {
         let live = self.live_rows() as u64;
         assert_eq!(self.submitted, live + self.totals.finished_rows, "a row was lost or doubled");
-        assert!(self.waiting.iter().all(|row| matches!(row.stage, Stage::Waiting)));
+        assert!(self.waiting.in_turn().all(|row| matches!(row.stage, Stage::Waiting)));
         assert!(self.prefilling.iter().all(|row| matches!(row.stage, Stage::Prefilling { .. })));
         assert!(self.running.iter().all(|row| matches!(row.stage, Stage::Decoding { .. })));
-        assert!(self.waiting.iter().is_sorted_by(|left, right| left.number < right.number));
+        assert!(self.waiting.is_in_order(), "a row was overtaken by one of its own priority");
         assert!(self.prefilling.iter().all(|row| row.candidate().left_tokens > 0));
         assert!(self.running.iter().all(|row| row.generated() > 0 && row.left_tokens() > 0));
         assert!(!self.in_flight || !self.running.is_empty(), "a step in flight is for nobody");
@@ -167,38 +183,45 @@ impl<E: Executor> Scheduler<E> {
         assert!(rows <= occupancy.rows_max, "{rows} rows are live");
         assert!(occupancy.prefilling <= occupancy.prefill_rows_max);
         assert!(!occupancy.serial || rows == 1, "a serial row has company");
+        let projected_bytes = occupancy.projection.bytes();
+        let budget_bytes = occupancy.kv_budget_bytes.unwrap_or(u64::MAX);
+        assert!(projected_bytes <= budget_bytes, "{projected_bytes} of {budget_bytes} bytes");
     }
 
     /// Why a row cannot even wait.
     fn refusal(&self, spec: &RowSpec) -> Option<Error> {
-        let rows_max = self.config.waiting_rows_max;
+        let rows_max = self.config.live_rows_max();
         if spec.prompt.is_empty() {
             Some(Error::invalid("prompt", "the prompt has no tokens"))
         } else if spec.max_tokens == 0 {
             Some(Error::invalid("max_tokens", "max_tokens is 0, expected at least 1"))
-        } else if self.waiting.len() >= rows_max {
-            let message = format!("the queue is full: {rows_max} requests wait");
+        } else if self.live_rows() >= rows_max {
+            let message = format!("the queue is full: {rows_max} requests run or wait");
             Some(Error::new(Code::QueueFull, message).with_hint("try again later"))
         } else {
-            None
+            let budget_bytes = self.config.kv_budget_bytes;
+            budget_bytes.and_then(|budget_bytes| over_budget(spec, budget_bytes))
         }
     }
 
     fn occupancy(&self) -> Occupancy {
-        let mut started = self.prefilling.iter().chain(&self.running);
+        let started = || self.prefilling.iter().chain(&self.running);
+        let projection = Projection::default();
         Occupancy {
             decoding: self.running.len(),
             prefilling: self.prefilling.len(),
-            serial: started.any(|row| row.spec.lane == Lane::Serial),
+            serial: started().any(|row| row.spec.lane == Lane::Serial),
+            projection: started().fold(projection, |rows, row| rows.with(row.spec.kv_bytes)),
             ..Occupancy::empty(&self.config)
         }
     }
 
     fn view(&self) -> View {
-        let startable = self.waiting.iter().take(self.config.batch_rows_max);
+        let startable = self.waiting.in_turn().take(self.config.batch_rows_max);
         View {
             occupancy: self.occupancy(),
-            chunk_tokens: self.config.prefill_chunk_tokens,
+            chunks: self.pacer.chunks(),
+            tail_split: !self.config.levers.no_tail_split,
             prefilling: self.prefilling.iter().map(Row::candidate).collect(),
             waiting: startable.map(Row::candidate).collect(),
         }
@@ -209,6 +232,22 @@ impl<E: Executor> Scheduler<E> {
         self.progressed_at = self.clock.now();
         self.progressed_at
     }
+}
+
+/// Why a row can never run under a budget of `budget_bytes`, if it cannot.
+pub fn over_budget(spec: &RowSpec, budget_bytes: u64) -> Option<Error> {
+    let needs_bytes = spec.kv_bytes;
+    if needs_bytes <= budget_bytes {
+        return None;
+    }
+    let (needs, budget) = (ByteCount(needs_bytes), ByteCount(budget_bytes));
+    let (prompt_tokens, max_tokens) = (spec.prompt.len(), spec.max_tokens);
+    let message = format!(
+        "the request needs {needs} of KV cache ({needs_bytes} bytes) for {prompt_tokens} prompt \
+         tokens and {max_tokens} of answer, and the KV budget is {budget} ({budget_bytes} bytes)"
+    );
+    let hint = "a shorter prompt, a smaller `max_tokens`, or a larger `--kv-budget`";
+    Some(Error::new(Code::OverBudget, message).with_param("max_tokens").with_hint(hint))
 }
 
 impl<E: Executor + 'static> Resident for Scheduler<E>

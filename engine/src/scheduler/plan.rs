@@ -4,36 +4,55 @@
 //! prompt work to run before the next decode step, and [`decode`] then picks the kind of step.
 //!
 //! Rules of [`plan`]:
-//! 1. Rows start in the order of their arrival. A head that cannot start holds everybody behind it.
+//! 1. Rows start in the order of the [queue](super::queue). A first row that cannot start holds
+//!    everybody behind it.
 //! 2. At most `rows_max` rows are live (prefilling or decoding), `prefill_rows_max` of them
-//!    prefilling.
+//!    prefilling, and what their caches may come to fits the KV budget ([`Projection`]).
 //! 3. A serial row starts when nothing is live, and nothing starts while one is.
-//! 4. At most `chunk_tokens` prompt tokens run in one tick. Short prompts share them, so several may
-//!    start, prefill and join between two decode steps.
-//! 5. A prompt is cut at multiples of `chunk_tokens` and before its last token, and nowhere else: a
-//!    slice that does not fit into what is left of the tick waits for the next one. So the shapes of
-//!    a row's forward passes depend on its own prompt alone, never on its neighbours.
+//! 4. At most a chunk of prompt tokens runs in one tick. Short prompts share it, so several may
+//!    start, prefill and join between two decode steps. While rows decode the chunk is what the
+//!    [pacer](super::pace) allows, and a call of the executor costs at least as many tokens as run in
+//!    its time; while none does, it is the configured one.
+//! 5. A slice is a whole chunk or what the prompt has left before its last token, never what is left
+//!    of the tick: one that does not fit there waits for the next tick. So with a *pinned* chunk the
+//!    shapes of a row's forward passes depend on its own prompt alone. With a *paced* one they depend on
+//!    the speed that was measured and on whether others decode, and a row's bits may differ from run
+//!    to run as far as the back end's do with the shape of a prefill.
 //! 6. Prefilling rows take turns: the scheduler moves a row to the back after each slice, and the
 //!    front one always fits.
+//! 7. The last token of a prompt runs alone, unless the tail split is switched off: then it ends the
+//!    last slice.
 
 use std::fmt;
 
+use super::queue::RowNumber;
 use super::row::Lane;
-use crate::config::SchedulerConfig;
-
-/// A row's place in the order of arrival, unique for the scheduler's life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct RowNumber(pub(super) u64);
+use crate::config::{ByteCount, SchedulerConfig};
 
 /// How many rows are live, of which kind, and how many may be.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Occupancy {
     pub(super) rows_max: usize,
     pub(super) prefill_rows_max: usize,
+    pub(super) kv_budget_bytes: Option<u64>,
     pub(super) decoding: usize,
     pub(super) prefilling: usize,
     /// Whether a live row is a serial one.
     pub(super) serial: bool,
+    /// What the live rows may come to hold.
+    pub(super) projection: Projection,
+}
+
+/// What the caches of some rows may come to, in the worst case.
+///
+/// A batch is as wide as its longest row and pads the others to that, so each row is counted as the
+/// largest of them. As all rows have the same layers, no batch of these rows is ever larger: its
+/// width is the length of a live row, since [`filter`](super::Executor::filter) shifts out the padding
+/// that all survivors share.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Projection {
+    rows: u64,
+    largest_bytes: u64,
 }
 
 /// A row that has prompt tokens left to run.
@@ -43,17 +62,31 @@ pub(super) struct Candidate {
     pub(super) lane: Lane,
     /// Prompt tokens to run, the last one included; at least 1.
     pub(super) left_tokens: usize,
+    /// What its caches may come to, alone.
+    pub(super) kv_bytes: u64,
+}
+
+/// How many prompt tokens one tick may run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Chunks {
+    /// While no row decodes.
+    pub(super) alone_tokens: usize,
+    /// While rows decode.
+    pub(super) beside_tokens: usize,
+    /// What a call of the executor costs at least while rows decode.
+    pub(super) call_tokens: usize,
 }
 
 /// What [`plan`] decides by.
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) occupancy: Occupancy,
-    /// Prompt tokens that one tick may run.
-    pub(super) chunk_tokens: usize,
+    pub(super) chunks: Chunks,
+    /// Whether the last prompt token runs alone.
+    pub(super) tail_split: bool,
     /// The row whose turn it is first.
     pub(super) prefilling: Vec<Candidate>,
-    /// The head first; rows past `rows_max` cannot start and may be left out.
+    /// In the order of the queue; rows past `rows_max` cannot start and may be left out.
     pub(super) waiting: Vec<Candidate>,
 }
 
@@ -64,8 +97,8 @@ pub(super) enum Move {
     Start { row: RowNumber },
     /// The row runs its next prompt tokens.
     Prefill { row: RowNumber, tokens: usize },
-    /// The row runs its last prompt token, samples token 0 and joins unless that ended it.
-    FirstToken { row: RowNumber },
+    /// The row runs its last prompt tokens, samples token 0 and joins unless that ended it.
+    FirstToken { row: RowNumber, tokens: usize },
 }
 
 /// What kind of decode step comes next.
@@ -88,23 +121,20 @@ pub(super) enum Hold {
     Draining { rows: usize },
     /// `rows_max` rows are live.
     BatchFull { rows: usize, rows_max: usize },
+    /// Its bytes do not fit beside the live rows'.
+    KvBudget { needs_bytes: u64, free_bytes: u64, budget_bytes: u64 },
     /// `prefill_rows_max` rows are prefilling.
     PrefillFull { rows: usize, rows_max: usize },
 }
 
 /// The prompt work to run before the next decode step, in this order.
 pub(super) fn plan(view: &View) -> Vec<Move> {
-    let mut pass = Pass {
-        occupancy: view.occupancy,
-        chunk_tokens: view.chunk_tokens,
-        budget_tokens: view.chunk_tokens,
-        moves: Vec::new(),
-    };
+    let mut pass = Pass::new(view);
     for row in &view.prefilling {
         pass.advance(row);
     }
     for row in &view.waiting {
-        if pass.occupancy.hold(row.lane).is_some() {
+        if pass.occupancy.hold(row).is_some() {
             break;
         }
         pass.start(row);
@@ -123,25 +153,38 @@ pub(super) fn decode(in_flight: bool, left_tokens: impl IntoIterator<Item = usiz
     }
 }
 
-/// Why each waiting row waits, given the lanes of all of them, head first.
+/// Why each waiting row waits, given all of them in the order of the queue.
 pub(super) fn waiting_reasons(
     occupancy: &Occupancy,
-    lanes: impl IntoIterator<Item = Lane>,
+    rows: impl IntoIterator<Item = Candidate>,
 ) -> Vec<String> {
-    let mut lanes = lanes.into_iter().enumerate().peekable();
-    let hold = lanes.peek().and_then(|(_, head)| occupancy.hold(*head));
+    let mut rows = rows.into_iter().enumerate().peekable();
+    let hold = rows.peek().and_then(|(_, head)| occupancy.hold(head));
     let mut behind_serial = false;
     let mut reasons = Vec::new();
-    for (ahead, lane) in lanes {
-        reasons.push(match (behind_serial, hold) {
-            (true, _) => "serial request ahead".to_owned(),
-            (false, Some(hold)) => hold.to_string(),
-            (false, None) if ahead == 0 => "starts before the next step".to_owned(),
-            (false, None) => format!("requests ahead: {ahead}"),
+    for (ahead, row) in rows {
+        reasons.push(match (ahead, behind_serial, hold) {
+            (_, true, _) => "serial request ahead".to_owned(),
+            (0, false, Some(hold)) => hold.to_string(),
+            (_, false, Some(hold)) if hold.concerns_all() => hold.to_string(),
+            (0, false, None) => "starts before the next step".to_owned(),
+            (_, false, _) => format!("requests ahead: {ahead}"),
         });
-        behind_serial |= lane == Lane::Serial;
+        behind_serial |= row.lane == Lane::Serial;
     }
     reasons
+}
+
+impl Projection {
+    /// The same with one more row of `kv_bytes`.
+    pub(super) fn with(self, kv_bytes: u64) -> Self {
+        Self { rows: self.rows + 1, largest_bytes: self.largest_bytes.max(kv_bytes) }
+    }
+
+    /// What they may come to together.
+    pub(super) fn bytes(self) -> u64 {
+        self.rows.saturating_mul(self.largest_bytes)
+    }
 }
 
 impl Occupancy {
@@ -150,39 +193,70 @@ impl Occupancy {
         Self {
             rows_max: config.batch_rows_max,
             prefill_rows_max: config.prefill_rows_max,
+            kv_budget_bytes: config.kv_budget_bytes,
             decoding: 0,
             prefilling: 0,
             serial: false,
+            projection: Projection::default(),
         }
     }
 
-    /// What keeps a row of `lane`, now at the head of the queue, from starting. Every rule of
-    /// admission is here, in the order in which a client should hear of it.
-    pub(super) fn hold(&self, lane: Lane) -> Option<Hold> {
+    /// What keeps `row`, now at the head of the queue, from starting. Every rule of admission is here,
+    /// in the order in which a client should hear of it.
+    pub(super) fn hold(&self, row: &Candidate) -> Option<Hold> {
         let rows = self.decoding + self.prefilling;
         if self.serial {
             Some(Hold::SerialLive)
-        } else if lane == Lane::Serial && rows > 0 {
+        } else if row.lane == Lane::Serial && rows > 0 {
             Some(Hold::Draining { rows })
         } else if rows >= self.rows_max {
             Some(Hold::BatchFull { rows, rows_max: self.rows_max })
+        } else if let Some(hold) = self.over_budget(row.kv_bytes) {
+            Some(hold)
         } else if self.prefilling >= self.prefill_rows_max {
             Some(Hold::PrefillFull { rows: self.prefilling, rows_max: self.prefill_rows_max })
         } else {
             None
         }
     }
+
+    /// Whether a row of `kv_bytes` does not fit beside the live ones. What it needs is what it adds to
+    /// the projection, the padding that it brings upon the others included.
+    fn over_budget(&self, kv_bytes: u64) -> Option<Hold> {
+        let budget_bytes = self.kv_budget_bytes?;
+        let live_bytes = self.projection.bytes();
+        let all_bytes = self.projection.with(kv_bytes).bytes();
+        (all_bytes > budget_bytes).then(|| Hold::KvBudget {
+            needs_bytes: all_bytes - live_bytes,
+            free_bytes: budget_bytes.saturating_sub(live_bytes),
+            budget_bytes,
+        })
+    }
+}
+
+impl Hold {
+    /// Whether every row of the queue waits for the same thing as its head.
+    fn concerns_all(self) -> bool {
+        match self {
+            Self::SerialLive | Self::BatchFull { .. } | Self::PrefillFull { .. } => true,
+            Self::Draining { .. } | Self::KvBudget { .. } => false,
+        }
+    }
 }
 
 impl fmt::Display for Hold {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        match *self {
             Self::SerialLive => write!(formatter, "a serial request runs alone"),
             Self::Draining { rows } => {
                 write!(formatter, "serial request waits for live rows to end: {rows}")
             }
             Self::BatchFull { rows, rows_max } => {
                 write!(formatter, "batch is full: {rows} of {rows_max} rows")
+            }
+            Self::KvBudget { needs_bytes, free_bytes, budget_bytes } => {
+                let [needs, free, budget] = [needs_bytes, free_bytes, budget_bytes].map(ByteCount);
+                write!(formatter, "KV budget: needs {needs}, {free} of {budget} free")
             }
             Self::PrefillFull { rows, rows_max } => {
                 write!(formatter, "prefill is full: {rows} of {rows_max} rows")
@@ -194,33 +268,78 @@ impl fmt::Display for Hold {
 /// The plan under construction and what it has used up.
 struct Pass {
     occupancy: Occupancy,
-    chunk_tokens: usize,
+    chunks: Chunks,
+    tail_split: bool,
+    /// What this tick may still run.
     budget_tokens: usize,
     moves: Vec<Move>,
 }
 
 impl Pass {
+    fn new(view: &View) -> Self {
+        let View { occupancy, chunks, tail_split, .. } = *view;
+        let mut pass = Self { occupancy, chunks, tail_split, budget_tokens: 0, moves: Vec::new() };
+        pass.budget_tokens = pass.chunk_tokens();
+        pass
+    }
+
     fn start(&mut self, row: &Candidate) {
         self.occupancy.prefilling += 1;
         self.occupancy.serial |= row.lane == Lane::Serial;
+        self.occupancy.projection = self.occupancy.projection.with(row.kv_bytes);
         self.moves.push(Move::Start { row: row.number });
     }
 
     /// Gives the row its next slice if that fits, and its first token if that fits too.
     fn advance(&mut self, row: &Candidate) {
-        let tokens = (row.left_tokens - 1).min(self.chunk_tokens);
-        if tokens > self.budget_tokens {
-            return;
+        let (drain, last) = self.slices(row.left_tokens);
+        if drain > 0 {
+            if !self.spend(drain) {
+                return;
+            }
+            self.moves.push(Move::Prefill { row: row.number, tokens: drain });
         }
-        if tokens > 0 {
-            self.budget_tokens -= tokens;
-            self.moves.push(Move::Prefill { row: row.number, tokens });
+        if drain + last == row.left_tokens && self.spend(last) {
+            self.moves.push(Move::FirstToken { row: row.number, tokens: last });
+            self.begin_decoding();
         }
-        if row.left_tokens - tokens == 1 && self.budget_tokens > 0 {
-            self.budget_tokens -= 1;
-            self.moves.push(Move::FirstToken { row: row.number });
-            self.occupancy.prefilling -= 1;
-            self.occupancy.decoding += 1;
+    }
+
+    /// The tokens of the next slice without logits, and those that end the prompt, if they follow.
+    fn slices(&self, left_tokens: usize) -> (usize, usize) {
+        let chunk_tokens = self.chunk_tokens();
+        if !self.tail_split && left_tokens <= chunk_tokens {
+            return (0, left_tokens);
+        }
+        ((left_tokens - 1).min(chunk_tokens), 1)
+    }
+
+    /// Takes what a call over `tokens` costs from the tick; `false` when it does not fit. The first
+    /// call of a tick fits always, so that paced prompts get on at whatever cost.
+    fn spend(&mut self, tokens: usize) -> bool {
+        let cost_tokens = match self.occupancy.decoding {
+            0 => tokens,
+            _ => tokens.max(self.chunks.call_tokens),
+        };
+        let nothing_ran = self.moves.iter().all(|step| matches!(step, Move::Start { .. }));
+        let fits = nothing_ran || cost_tokens <= self.budget_tokens;
+        if fits {
+            self.budget_tokens = self.budget_tokens.saturating_sub(cost_tokens);
+        }
+        fits
+    }
+
+    /// A row joins the batch; from here on it waits for what else runs in this tick.
+    fn begin_decoding(&mut self) {
+        self.budget_tokens = self.budget_tokens.min(self.chunks.beside_tokens);
+        self.occupancy.prefilling -= 1;
+        self.occupancy.decoding += 1;
+    }
+
+    fn chunk_tokens(&self) -> usize {
+        match self.occupancy.decoding {
+            0 => self.chunks.alone_tokens,
+            _ => self.chunks.beside_tokens,
         }
     }
 }
@@ -234,17 +353,28 @@ mod tests {
     struct Case {
         rows_max: usize,
         prefill_rows_max: usize,
+        /// Of a pinned chunk, unless `paced`.
         chunk_tokens: usize,
+        /// Tokens beside decoding rows, and what a call costs then.
+        paced: Option<(usize, usize)>,
+        tail_split: bool,
+        kv_budget_bytes: Option<u64>,
         decoding: usize,
         serial: bool,
         prefilling: &'static [usize],
         waiting: &'static [(Lane, usize)],
     }
 
+    /// What a row of one of these cases takes.
+    const ROW_BYTES: u64 = 1_000_000;
+
     const EMPTY: Case = Case {
         rows_max: 8,
         prefill_rows_max: 1,
         chunk_tokens: 10,
+        paced: None,
+        tail_split: true,
+        kv_budget_bytes: None,
         decoding: 0,
         serial: false,
         prefilling: &[],
@@ -257,17 +387,24 @@ mod tests {
                 number: RowNumber(number as u64),
                 lane,
                 left_tokens,
+                kv_bytes: ROW_BYTES,
             };
+            let rows = self.decoding + self.prefilling.len();
+            let (beside_tokens, call_tokens) = self.paced.unwrap_or((self.chunk_tokens, 1));
             let first_waiting = self.prefilling.len();
             View {
                 occupancy: Occupancy {
                     rows_max: self.rows_max,
                     prefill_rows_max: self.prefill_rows_max,
+                    kv_budget_bytes: self.kv_budget_bytes,
                     decoding: self.decoding,
                     prefilling: self.prefilling.len(),
                     serial: self.serial,
+                    projection: (0..rows)
+                        .fold(Projection::default(), |rows, _| rows.with(ROW_BYTES)),
                 },
-                chunk_tokens: self.chunk_tokens,
+                chunks: Chunks { alone_tokens: self.chunk_tokens, beside_tokens, call_tokens },
+                tail_split: self.tail_split,
                 prefilling: (self.prefilling.iter().enumerate())
                     .map(|(index, left)| candidate(index, Continuous, *left))
                     .collect(),
@@ -279,14 +416,15 @@ mod tests {
     }
 
     /// Rows are numbered as written: prefilling ones first, then waiting ones. `s` starts a row,
-    /// `p` prefills, `f` runs the last token.
+    /// `p` prefills, `f` runs the last token, or as many as stand after it.
     #[track_caller]
     fn check(case: &Case, expected: &str) {
         let moves: Vec<String> = (plan(&case.view()).iter())
             .map(|step| match step {
                 Move::Start { row } => format!("s{}", row.0),
                 Move::Prefill { row, tokens } => format!("p{}:{tokens}", row.0),
-                Move::FirstToken { row } => format!("f{}", row.0),
+                Move::FirstToken { row, tokens: 1 } => format!("f{}", row.0),
+                Move::FirstToken { row, tokens } => format!("f{}:{tokens}", row.0),
             })
             .collect();
         assert_eq!(moves.join(" "), expected);
@@ -379,6 +517,89 @@ mod tests {
     }
 
     #[test]
+    fn without_the_tail_split_the_last_token_ends_the_last_slice() {
+        let case = Case { tail_split: false, ..EMPTY };
+        check(&Case { waiting: &[(Continuous, 1)], ..case }, "s0 f0");
+        check(&Case { waiting: &[(Continuous, 10)], ..case }, "s0 f0:10");
+        check(&Case { waiting: &[(Continuous, 11)], ..case }, "s0 p0:10");
+        check(&Case { waiting: &[(Continuous, 4), (Continuous, 7)], ..case }, "s0 f0:4 s1");
+        check(&Case { waiting: &[(Continuous, 4), (Continuous, 6)], ..case }, "s0 f0:4 s1 f1:6");
+    }
+
+    #[test]
+    fn a_paced_chunk_is_small_beside_decoding_rows_and_whole_alone() {
+        let case = Case { paced: Some((4, 1)), ..EMPTY };
+        check(&Case { prefilling: &[35], decoding: 2, ..case }, "p0:4");
+        check(&Case { prefilling: &[35], ..case }, "p0:10");
+        check(&Case { prefilling: &[5], decoding: 1, ..case }, "p0:4");
+    }
+
+    #[test]
+    fn a_row_that_joins_waits_for_a_paced_chunk_at_most() {
+        let case = Case { paced: Some((4, 1)), ..EMPTY };
+        check(&Case { waiting: &[(Continuous, 2), (Continuous, 9)], ..case }, "s0 p0:1 f0 s1 p1:4");
+        check(&Case { waiting: &[(Continuous, 9), (Continuous, 9)], ..case }, "s0 p0:8 f0 s1");
+    }
+
+    #[test]
+    fn a_paced_call_costs_the_tokens_that_run_in_its_time() {
+        let case = Case { decoding: 1, prefill_rows_max: 4, ..EMPTY };
+        let waiting = &[(Continuous, 2), (Continuous, 2), (Continuous, 2)];
+        check(&Case { waiting, paced: Some((8, 4)), ..case }, "s0 p0:1 f0 s1 s2");
+        check(&Case { waiting, paced: Some((8, 2)), ..case }, "s0 p0:1 f0 s1 p1:1 f1 s2");
+        check(&Case { prefilling: &[1, 1], paced: Some((2, 9)), ..case }, "f0");
+    }
+
+    #[test]
+    fn a_row_waits_for_the_bytes_it_needs_and_holds_the_queue() {
+        let waiting = &[(Continuous, 2), (Continuous, 2)];
+        let budget = |rows: u64| Some(rows * ROW_BYTES);
+        check(&Case { decoding: 2, kv_budget_bytes: budget(2), waiting, ..EMPTY }, "");
+        check(&Case { decoding: 2, kv_budget_bytes: budget(3), waiting, ..EMPTY }, "s0 p0:1 f0");
+        check(
+            &Case { decoding: 2, kv_budget_bytes: budget(4), waiting, ..EMPTY },
+            "s0 p0:1 f0 s1 p1:1 f1",
+        );
+        let prefilling = &[35];
+        check(&Case { prefilling, kv_budget_bytes: budget(1), waiting, ..EMPTY }, "p0:10");
+    }
+
+    #[test]
+    fn every_row_of_a_projection_counts_as_the_largest() {
+        let bytes = |rows: &[u64]| {
+            rows.iter().fold(Projection::default(), |rows, row| rows.with(*row)).bytes()
+        };
+        for (rows, expected) in
+            [(&[][..], 0), (&[5], 5), (&[5, 3], 10), (&[3, 5], 10), (&[u64::MAX, 1], u64::MAX)]
+        {
+            assert_eq!(bytes(rows), expected, "{rows:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_row_needs_is_what_it_adds_with_the_padding_of_the_others() {
+        let projection = Projection::default().with(10).with(20);
+        let occupancy = Occupancy { projection, ..Occupancy::empty(&SchedulerConfig::default()) };
+        for (budget_bytes, kv_bytes, expected) in [
+            (60, 20, None),
+            (59, 20, Some((20, 19))),
+            (60, 5, None),
+            (90, 30, None),
+            (89, 30, Some((50, 49))),
+        ] {
+            let occupancy = Occupancy { kv_budget_bytes: Some(budget_bytes), ..occupancy };
+            let row =
+                Candidate { number: RowNumber(9), lane: Continuous, left_tokens: 1, kv_bytes };
+            let expected = expected.map(|(needs_bytes, free_bytes)| Hold::KvBudget {
+                needs_bytes,
+                free_bytes,
+                budget_bytes,
+            });
+            assert_eq!(occupancy.hold(&row), expected, "{kv_bytes} of {budget_bytes}");
+        }
+    }
+
+    #[test]
     fn the_last_token_in_flight_is_read_without_another_step() {
         assert_eq!(decode(true, []), Decode::Rest);
         assert_eq!(decode(true, [1, 1]), Decode::Flush);
@@ -389,8 +610,8 @@ mod tests {
     #[track_caller]
     fn check_reasons(case: &Case, expected: &[&str]) {
         let view = case.view();
-        let lanes = view.waiting.iter().map(|row| row.lane);
-        assert_eq!(waiting_reasons(&view.occupancy, lanes), expected);
+        let waiting = view.waiting.iter().copied();
+        assert_eq!(waiting_reasons(&view.occupancy, waiting), expected);
     }
 
     #[test]
@@ -415,6 +636,11 @@ mod tests {
         check_reasons(
             &Case { decoding: 3, waiting: &[(Serial, 2), (Continuous, 2)], ..EMPTY },
             &["serial request waits for live rows to end: 3", "serial request ahead"],
+        );
+        let kv_budget_bytes = Some(3 * ROW_BYTES - 700_000);
+        check_reasons(
+            &Case { decoding: 2, kv_budget_bytes, waiting: two, ..EMPTY },
+            &["KV budget: needs 1.0 MB, 300.0 kB of 2.3 MB free", "requests ahead: 1"],
         );
     }
 }

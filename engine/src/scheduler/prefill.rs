@@ -1,12 +1,14 @@
 //! Prompt work: a row starts, prefills slice by slice, samples token 0 and joins the batch.
 //!
-//! The last prompt token always runs alone, as a forward pass of one token, and token 0 is sampled
-//! from it on the row's own caches (mlx-lm's `insert_segments` and `GenerationBatch`, 0.32.2). So
-//! what a row says first cannot depend on the batch that it joins.
+//! The last prompt token runs alone, as a forward pass of one token (unless that is switched off), and
+//! token 0 is sampled from it on the row's own caches (mlx-lm's `insert_segments` and
+//! `GenerationBatch`, 0.32.2). So what a row says first cannot depend on the batch that it joins.
 //!
 //! An error here has one row at fault and fails that one.
 
-use super::plan::RowNumber;
+use std::time::Duration;
+
+use super::queue::RowNumber;
 use super::rows::{Row, Stage};
 use super::{Executor, Scheduler};
 use crate::clock::Time;
@@ -14,7 +16,7 @@ use crate::clock::Time;
 impl<E: Executor> Scheduler<E> {
     /// Opens the head of the queue on the device.
     pub(super) fn start(&mut self, number: RowNumber) {
-        let head = self.waiting.pop_front_if(|row| row.number == number);
+        let head = self.waiting.pop().filter(|row| row.number == number);
         let mut row = head.expect("only the head of the queue is planned to start");
         match self.executor.open(&row.spec) {
             Ok(solo) => {
@@ -37,10 +39,12 @@ impl<E: Executor> Scheduler<E> {
             return;
         };
         let (solo, slice) = row.next_slice(tokens);
+        let began = self.clock.now();
         match self.executor.prefill(solo, slice) {
             Ok(()) => {
                 row.advance(tokens);
-                self.note_progress();
+                let now = self.note_progress();
+                self.pacer.note_slice(tokens, now.saturating_sub(began));
                 self.totals.prefill_chunks += 1;
                 self.totals.prompt_tokens += tokens as u64;
                 self.prefilling.push_back(row);
@@ -52,18 +56,20 @@ impl<E: Executor> Scheduler<E> {
         }
     }
 
-    /// Samples and emits the row's token 0; unless that ends it, the row joins the batch.
-    pub(super) fn first_token(&mut self, number: RowNumber) {
+    /// Runs the row's last `tokens` prompt tokens, samples and emits its token 0; unless that ends it,
+    /// the row joins the batch.
+    pub(super) fn first_token(&mut self, number: RowNumber, tokens: usize) {
         let Some(mut row) = self.take_prefilling(number) else {
             return;
         };
-        let (solo, slice) = row.next_slice(1);
-        match self.executor.first_token(solo, slice[0]) {
+        let (solo, slice) = row.next_slice(tokens);
+        let began = self.clock.now();
+        match self.executor.first_token(solo, slice) {
             Ok(sampled) => {
                 let now = self.note_progress();
-                self.totals.prompt_tokens += 1;
-                self.totals.generated_tokens += 1;
+                self.note_first_token(tokens, now.saturating_sub(began));
                 let solo = row.begin_decoding(now);
+                row.tell_prefilled(now);
                 match row.take_token(sampled.token, now) {
                     Some(reason) => self.finish(row, reason),
                     None => self.join(row, solo),
@@ -77,11 +83,23 @@ impl<E: Executor> Scheduler<E> {
         }
     }
 
+    fn note_first_token(&mut self, tokens: usize, took: Duration) {
+        match tokens {
+            1 => self.pacer.note_call(took),
+            _ => self.pacer.note_slice(tokens, took),
+        }
+        self.totals.prompt_tokens += tokens as u64;
+        self.totals.generated_tokens += 1;
+    }
+
     /// Adds a row to the batch, which must have nothing in flight for that.
     fn join(&mut self, row: Row<E::Solo>, solo: E::Solo) {
         self.settle();
         self.posted_at = None;
         let beside_others = !self.running.is_empty();
+        if !beside_others {
+            self.heard_at = Some(self.clock.now());
+        }
         self.running.push(row);
         match self.executor.join(solo) {
             Ok(()) => self.totals.joins += u64::from(beside_others),

@@ -46,8 +46,9 @@ impl Board {
         let lost_rows = last.batch.submitted_rows - totals.finished_rows;
         totals.finished_rows += lost_rows;
         totals.failed_rows += lost_rows;
-        let BatchSnapshot { configured, mode, submitted_rows, .. } = last.batch;
-        let batch = BatchSnapshot { configured, mode, submitted_rows, ..BatchSnapshot::default() };
+        let BatchSnapshot { configured, mode, submitted_rows, kv_budget_bytes, .. } = last.batch;
+        let idle = BatchSnapshot::default();
+        let batch = BatchSnapshot { configured, mode, submitted_rows, kv_budget_bytes, ..idle };
         let progressed_at = last.progressed_at;
         self.post(Snapshot { batch, totals, progressed_at, ..Snapshot::default() });
     }
@@ -65,6 +66,7 @@ impl<E: Executor> Scheduler<E> {
         Snapshot {
             rows: self.row_snapshots(self.clock.now()),
             batch: self.batch_snapshot(),
+            step: self.steps.times(),
             totals: self.totals,
             memory: self.executor.memory(),
             progressed_at: self.progressed_at,
@@ -97,7 +99,9 @@ impl<E: Executor> Scheduler<E> {
             pending_rows: self.waiting.len() + self.prefilling.len(),
             submitted_rows: self.submitted,
             kv_bytes: solo_bytes + self.executor.batch_kv_bytes(),
-            kv_budget_bytes: None,
+            kv_projected_bytes: self.occupancy().projection.bytes(),
+            kv_budget_bytes: self.config.kv_budget_bytes,
+            prefill_chunk_tokens: self.pacer.chunks().beside_tokens,
             tokens_per_second_now: rates.sum(),
         }
     }
@@ -110,12 +114,13 @@ impl<E: Executor> Scheduler<E> {
         };
         let running = self.running.iter().map(|row| (row, share_bytes, None));
         let prefilling = self.prefilling.iter().map(|row| (row, self.solo_kv_bytes(row), None));
-        let lanes = self.waiting.iter().map(|row| row.spec.lane);
-        let reasons = waiting_reasons(&self.occupancy(), lanes);
-        let waiting = self.waiting.iter().zip(reasons).map(|(row, why)| (row, 0, Some(why)));
+        let candidates = self.waiting.in_turn().map(Row::candidate);
+        let waits = waiting_reasons(&self.occupancy(), candidates);
+        let waits = waits.into_iter().zip(1..).map(|(why, place)| Wait { why, place });
+        let waiting = self.waiting.in_turn().zip(waits).map(|(row, wait)| (row, 0, Some(wait)));
         let mut rows: Vec<_> = running.chain(prefilling).chain(waiting).collect();
         rows.sort_by_key(|(row, ..)| row.number);
-        rows.into_iter().map(|(row, bytes, why)| row.snapshot(now, bytes, why)).collect()
+        rows.into_iter().map(|(row, bytes, wait)| row.snapshot(now, bytes, wait)).collect()
     }
 
     fn solo_kv_bytes(&self, row: &Row<E::Solo>) -> u64 {
@@ -126,8 +131,16 @@ impl<E: Executor> Scheduler<E> {
     }
 }
 
+/// Why a row waits, and which one of the queue it is.
+struct Wait {
+    why: String,
+    place: usize,
+}
+
 impl<S> Row<S> {
-    fn snapshot(&self, now: Time, kv_bytes: u64, waiting_reason: Option<String>) -> RowSnapshot {
+    fn snapshot(&self, now: Time, kv_bytes: u64, wait: Option<Wait>) -> RowSnapshot {
+        let usage = self.usage(now);
+        let (waiting_reason, queue_place) = wait.map(|wait| (wait.why, wait.place)).unzip();
         RowSnapshot {
             id: self.spec.id.clone(),
             state: match self.stage {
@@ -136,14 +149,22 @@ impl<S> Row<S> {
                 Stage::Decoding { .. } => "decoding",
             },
             lane: self.spec.lane.name(),
-            prompt_tokens: self.spec.prompt.len(),
+            lane_reasons: self.spec.lane_reasons.clone(),
+            priority: self.spec.priority.name(),
+            prompt_tokens: usage.prompt_tokens,
+            cached_tokens: usage.cached_tokens,
             prefilled_tokens: self.prefilled_tokens(),
             generated_tokens: self.generated(),
             max_tokens: self.spec.max_tokens,
             tokens_per_second_now: self.tokens_per_second_now(now),
             tokens_per_second_mean: self.tokens_per_second_mean(now),
             kv_bytes,
+            kv_projected_bytes: self.spec.kv_bytes,
             waiting_reason,
+            queue_place,
+            queue_ms: usage.queue_ms,
+            prefill_ms: usage.prefill_ms,
+            decode_ms: usage.decode_ms,
             age_ms: self.age_ms(now),
         }
     }

@@ -27,6 +27,35 @@ impl Lane {
     }
 }
 
+/// Who is served first. Rows of one priority start in the order of their arrival; between the two see
+/// [`limits::OVERTAKES_MAX`](crate::limits::OVERTAKES_MAX).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Priority {
+    /// Somebody waits for the answer.
+    #[default]
+    Interactive,
+    /// Nobody does.
+    Background,
+}
+
+impl Priority {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Interactive, Self::Background];
+
+    /// The priority's name in requests and statistics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Interactive => "interactive",
+            Self::Background => "background",
+        }
+    }
+
+    /// The priority of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|priority| priority.name() == name)
+    }
+}
+
 /// What a row is to do: plain data, fixed at submission.
 #[derive(Debug, Clone)]
 pub struct RowSpec {
@@ -34,10 +63,16 @@ pub struct RowSpec {
     pub id: String,
     /// Where it runs.
     pub lane: Lane,
+    /// What forced it into the serial lane; empty in the continuous one.
+    pub lane_reasons: Arc<[String]>,
+    /// Who goes first.
+    pub priority: Priority,
     /// The prompt's token ids; never empty.
     pub prompt: Vec<u32>,
     /// Tokens it may generate; at least 1.
     pub max_tokens: usize,
+    /// Bytes that its caches take once it generated `max_tokens`, alone and unpadded.
+    pub kv_bytes: u64,
     /// Tokens that end it (they are counted, and not delivered).
     pub stop_tokens: Arc<[u32]>,
     /// How it picks tokens.
@@ -72,9 +107,19 @@ pub struct RowUsage {
     pub decode_ms: f64,
 }
 
-/// What a row's client hears, in order: tokens, then exactly one end.
+/// What a row's client hears, in order: once that its prompt is done, tokens, then exactly one end.
+/// A row that ends before its token 0 was sampled tells its end alone.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RowEvent {
+    /// The whole prompt is in the row's caches and token 0 was sampled.
+    Prefilled {
+        /// Prompt tokens that were not run because a cache had them.
+        cached_tokens: usize,
+        /// Milliseconds from submission to the start of the prefill.
+        queue_ms: f64,
+        /// Milliseconds from the start of the prefill to token 0.
+        prefill_ms: f64,
+    },
     /// One generated token.
     Token(u32),
     /// The row ended.
@@ -83,8 +128,8 @@ pub enum RowEvent {
     Failed(Error),
 }
 
-/// The sending half of a row's events. It never blocks the engine: its capacity is the row's own
-/// `max_tokens`, so it cannot be full, and a closed one means that the client left.
+/// The sending half of a row's events. It never blocks the engine: it has room for everything that
+/// the row may tell, so it cannot be full, and a closed one means that the client left.
 #[derive(Clone)]
 pub struct EventSender(mpsc::Sender<RowEvent>);
 
@@ -93,7 +138,8 @@ pub type EventReceiver = mpsc::Receiver<RowEvent>;
 
 /// A channel for a row that may generate `max_tokens`.
 pub fn event_channel(max_tokens: usize) -> (EventSender, EventReceiver) {
-    let capacity = max_tokens.saturating_add(1).min(mpsc_capacity_max());
+    // The tokens, what comes before them and the end.
+    let capacity = max_tokens.saturating_add(2).min(mpsc_capacity_max());
     let (sender, receiver) = mpsc::channel(capacity);
     (EventSender(sender), receiver)
 }

@@ -1,7 +1,8 @@
 //! The whole state of one row, which moves as one value from list to list.
 
-use super::plan::{Candidate, RowNumber};
-use super::row::{EventSender, FinishReason, RowEvent, RowSpec, RowUsage};
+use super::plan::Candidate;
+use super::queue::{Queued, RowNumber};
+use super::row::{EventSender, FinishReason, Priority, RowEvent, RowSpec, RowUsage};
 use crate::clock::Time;
 use crate::error::Error;
 use crate::telemetry::RateWindow;
@@ -45,6 +46,12 @@ impl<S> Row<S> {
     ) -> Self {
         let rate = RateWindow::default();
         Self { number, spec, stage: Stage::Waiting, events, arrived, generated: 0, rate }
+    }
+
+    /// Tells the client that its prompt is done and what that took.
+    pub(super) fn tell_prefilled(&self, now: Time) {
+        let RowUsage { cached_tokens, queue_ms, prefill_ms, .. } = self.usage(now);
+        self.events.send(RowEvent::Prefilled { cached_tokens, queue_ms, prefill_ms });
     }
 
     /// Takes one sampled token: delivers it unless it ends the row as a stop token, and says whether
@@ -103,7 +110,8 @@ impl<S> Row<S> {
     /// The row as the planner sees it.
     pub(super) fn candidate(&self) -> Candidate {
         let left_tokens = self.spec.prompt.len() - self.prefilled_tokens();
-        Candidate { number: self.number, lane: self.spec.lane, left_tokens }
+        let RowSpec { lane, kv_bytes, .. } = self.spec;
+        Candidate { number: self.number, lane, left_tokens, kv_bytes }
     }
 
     /// What the row cost up to `now`; a phase that it did not reach took no time.
@@ -144,6 +152,16 @@ impl<S> Row<S> {
     }
 }
 
+impl<S> Queued for Row<S> {
+    fn number(&self) -> RowNumber {
+        self.number
+    }
+
+    fn priority(&self) -> Priority {
+        self.spec.priority
+    }
+}
+
 fn milliseconds(from: Time, to: Time) -> f64 {
     to.saturating_sub(from).as_secs_f64() * 1e3
 }
@@ -163,8 +181,11 @@ mod tests {
         let spec = RowSpec {
             id: "row".to_owned(),
             lane: Lane::Continuous,
+            lane_reasons: [].into(),
+            priority: Priority::Interactive,
             prompt: vec![1, 2, 3],
             max_tokens,
+            kv_bytes: 0,
             stop_tokens: vec![STOP].into(),
             sampling: SamplingParams::default(),
         };
@@ -213,11 +234,12 @@ mod tests {
     #[test]
     fn the_end_finds_room_behind_the_longest_answer() {
         let (mut row, mut receiver) = row(2);
+        row.tell_prefilled(Duration::ZERO);
         row.take_token(5, Duration::ZERO);
         row.take_token(6, Duration::ZERO);
         row.finish(FinishReason::Length, Duration::ZERO);
         let heard: Vec<RowEvent> = std::iter::from_fn(|| receiver.try_recv().ok()).collect();
-        assert!(matches!(heard[..], [_, _, RowEvent::Finished { .. }]), "{heard:?}");
+        assert!(matches!(heard[..], [_, _, _, RowEvent::Finished { .. }]), "{heard:?}");
     }
 
     #[test]

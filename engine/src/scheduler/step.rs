@@ -7,7 +7,7 @@
 
 use super::plan::{self, Decode};
 use super::rows::Row;
-use super::{Executor, Sampled, Scheduler};
+use super::{Executor, Sampled, Scheduler, Stepped};
 use crate::error::{Code, Error, Result};
 
 impl<E: Executor> Scheduler<E> {
@@ -15,8 +15,16 @@ impl<E: Executor> Scheduler<E> {
     pub(super) fn decode(&mut self) {
         match plan::decode(self.in_flight, self.running.iter().map(Row::left_tokens)) {
             Decode::Rest => {}
-            Decode::Step => self.step(),
+            Decode::Step => {
+                self.step();
+                if self.config.levers.no_pipeline {
+                    self.settle();
+                }
+            }
             Decode::Flush => self.settle(),
+        }
+        if self.running.is_empty() {
+            self.heard_at = None;
         }
     }
 
@@ -26,7 +34,7 @@ impl<E: Executor> Scheduler<E> {
             return;
         }
         let sampled = self.executor.flush();
-        match self.one_token_per_row(sampled) {
+        match sampled.and_then(|sampled| self.one_token_per_row(sampled)) {
             Ok(sampled) => {
                 self.in_flight = false;
                 self.emit(&sampled);
@@ -36,14 +44,19 @@ impl<E: Executor> Scheduler<E> {
     }
 
     fn step(&mut self) {
-        let sampled = self.executor.step();
-        match self.one_token_per_row(sampled) {
-            Ok(sampled) => {
+        let began = self.clock.now();
+        let stepped = self.executor.step(&self.clock);
+        let stepped = stepped
+            .and_then(|Stepped { sampled, waited }| Ok((self.one_token_per_row(sampled)?, waited)));
+        match stepped {
+            Ok((sampled, waited)) => {
                 self.in_flight = true;
                 self.note_progress();
                 self.totals.decode_steps += 1;
                 self.totals.peak_rows = self.totals.peak_rows.max(self.running.len());
                 self.emit(&sampled);
+                let took = self.clock.now().saturating_sub(began);
+                self.steps.note_host(took.saturating_sub(waited));
             }
             Err(error) => self.fail_batch("step", &error),
         }
@@ -62,8 +75,7 @@ impl<E: Executor> Scheduler<E> {
     }
 
     /// Holds the executor to its word: a token for each row if a step was in flight, else none.
-    fn one_token_per_row(&self, sampled: Result<Vec<Sampled>>) -> Result<Vec<Sampled>> {
-        let sampled = sampled?;
+    fn one_token_per_row(&self, sampled: Vec<Sampled>) -> Result<Vec<Sampled>> {
         let expected = if self.in_flight { self.running.len() } else { 0 };
         if sampled.len() == expected {
             return Ok(sampled);

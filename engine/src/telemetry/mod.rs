@@ -4,10 +4,14 @@
 //! two steps, so its numbers agree with each other.
 
 mod rate;
+mod steps;
+
+use std::sync::Arc;
 
 use crate::clock::Time;
 
 pub use rate::RateWindow;
+pub use steps::{StepTimes, StepWindow};
 
 /// What the engine does now.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -16,6 +20,8 @@ pub struct Snapshot {
     pub rows: Vec<RowSnapshot>,
     /// The running batch and its queue.
     pub batch: BatchSnapshot,
+    /// Times of the last decode steps.
+    pub step: StepTimes,
     /// Counters since start.
     pub totals: Totals,
     /// MLX's memory figures.
@@ -34,8 +40,14 @@ pub struct RowSnapshot {
     pub state: &'static str,
     /// `serial` or `continuous`.
     pub lane: &'static str,
+    /// Why it is not in the continuous lane; empty when it is.
+    pub lane_reasons: Arc<[String]>,
+    /// `interactive` or `background`.
+    pub priority: &'static str,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
+    /// Prompt tokens that were not run because a cache had them.
+    pub cached_tokens: usize,
     /// Prompt tokens already in the KV cache.
     pub prefilled_tokens: usize,
     /// Tokens generated.
@@ -48,8 +60,18 @@ pub struct RowSnapshot {
     pub tokens_per_second_mean: f64,
     /// KV bytes it holds (its share of padding included).
     pub kv_bytes: u64,
+    /// KV bytes that it may come to alone.
+    pub kv_projected_bytes: u64,
     /// Why it waits, when it does.
     pub waiting_reason: Option<String>,
+    /// How many rows start before it, itself included, when it waits: 1 is next.
+    pub queue_place: Option<usize>,
+    /// Milliseconds that it waited before its prefill, so far.
+    pub queue_ms: f64,
+    /// Milliseconds that its prefill took, so far.
+    pub prefill_ms: f64,
+    /// Milliseconds since its first token.
+    pub decode_ms: f64,
     /// Milliseconds since it arrived.
     pub age_ms: u64,
 }
@@ -71,8 +93,12 @@ pub struct BatchSnapshot {
     pub submitted_rows: u64,
     /// KV bytes of the running and prefilling rows.
     pub kv_bytes: u64,
-    /// The budget, when one is set.
+    /// KV bytes that the running and prefilling rows may come to together, padding included.
+    pub kv_projected_bytes: u64,
+    /// What `kv_projected_bytes` never exceeds, when a budget is set.
     pub kv_budget_bytes: Option<u64>,
+    /// Prompt tokens that run between two decode steps at most, as things stand.
+    pub prefill_chunk_tokens: usize,
     /// Tokens per second of all decoding rows together, over the last two seconds.
     pub tokens_per_second_now: f64,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::gateway::{Health, ModelCard};
-use crate::telemetry::{BatchSnapshot, MemorySnapshot, RowSnapshot, Snapshot, Totals};
+use crate::telemetry::{BatchSnapshot, MemorySnapshot, RowSnapshot, Snapshot, StepTimes, Totals};
 
 /// Whether requests are worth sending.
 #[derive(Debug, Clone, Serialize)]
@@ -31,6 +31,7 @@ pub struct StatsBody {
     model: ModelStats,
     batch: BatchStats,
     rows: Vec<RowStats>,
+    step: StepStats,
     totals: TotalStats,
     memory: MemoryStats,
 }
@@ -55,7 +56,9 @@ struct BatchStats {
     pending_rows: usize,
     submitted_rows: u64,
     kv_bytes: u64,
+    kv_projected_bytes: u64,
     kv_budget_bytes: Option<u64>,
+    prefill_chunk_tokens: usize,
     tokens_per_second_now: f64,
 }
 
@@ -64,15 +67,32 @@ struct RowStats {
     id: String,
     state: &'static str,
     lane: &'static str,
+    lane_reasons: Vec<String>,
+    priority: &'static str,
     prompt_tokens: usize,
+    cached_tokens: usize,
     prefilled_tokens: usize,
     generated_tokens: usize,
     max_tokens: usize,
     tokens_per_second_now: f64,
     tokens_per_second_mean: f64,
     kv_bytes: u64,
+    kv_projected_bytes: u64,
     waiting_reason: Option<String>,
+    queue_place: Option<usize>,
+    queue_ms: f64,
+    prefill_ms: f64,
+    decode_ms: f64,
     age_ms: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct StepStats {
+    steps: usize,
+    host_ms_p50: f64,
+    host_ms_p99: f64,
+    gap_ms_p50: f64,
+    gap_ms_p99: f64,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -104,6 +124,7 @@ impl StatsBody {
             model: ModelStats::from(card),
             batch: BatchStats::new(&snapshot.batch, card),
             rows: snapshot.rows.iter().map(RowStats::from).collect(),
+            step: StepStats::from(&snapshot.step),
             totals: TotalStats::from(&snapshot.totals),
             memory: MemoryStats::from(&snapshot.memory),
         }
@@ -135,7 +156,9 @@ impl BatchStats {
             pending_rows: batch.pending_rows,
             submitted_rows: batch.submitted_rows,
             kv_bytes: batch.kv_bytes,
+            kv_projected_bytes: batch.kv_projected_bytes,
             kv_budget_bytes: batch.kv_budget_bytes,
+            prefill_chunk_tokens: batch.prefill_chunk_tokens,
             tokens_per_second_now: batch.tokens_per_second_now,
         }
     }
@@ -147,15 +170,35 @@ impl From<&RowSnapshot> for RowStats {
             id: row.id.clone(),
             state: row.state,
             lane: row.lane,
+            lane_reasons: row.lane_reasons.to_vec(),
+            priority: row.priority,
             prompt_tokens: row.prompt_tokens,
+            cached_tokens: row.cached_tokens,
             prefilled_tokens: row.prefilled_tokens,
             generated_tokens: row.generated_tokens,
             max_tokens: row.max_tokens,
             tokens_per_second_now: row.tokens_per_second_now,
             tokens_per_second_mean: row.tokens_per_second_mean,
             kv_bytes: row.kv_bytes,
+            kv_projected_bytes: row.kv_projected_bytes,
             waiting_reason: row.waiting_reason.clone(),
+            queue_place: row.queue_place,
+            queue_ms: row.queue_ms,
+            prefill_ms: row.prefill_ms,
+            decode_ms: row.decode_ms,
             age_ms: row.age_ms,
+        }
+    }
+}
+
+impl From<&StepTimes> for StepStats {
+    fn from(step: &StepTimes) -> Self {
+        Self {
+            steps: step.steps,
+            host_ms_p50: step.host_ms_p50,
+            host_ms_p99: step.host_ms_p99,
+            gap_ms_p50: step.gap_ms_p50,
+            gap_ms_p99: step.gap_ms_p99,
         }
     }
 }

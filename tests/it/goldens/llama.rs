@@ -14,9 +14,9 @@ use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
 use slipstream_engine::mlx::{Device, Dtype, ops};
 use slipstream_engine::model::{self, LoadOptions};
-use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::scheduler::{Board, FinishReason, Lane, MlxExecutor, RowSpec, Scheduler};
 use slipstream_tests::client::Client;
+use slipstream_tests::script;
 
 #[derive(Deserialize)]
 struct Golden {
@@ -158,12 +158,9 @@ fn has_started(start: Option<&Start>, clients: &[Option<Client>]) -> bool {
 
 fn spec(index: usize, row: &GoldenRow, lane: &str) -> RowSpec {
     RowSpec {
-        id: index.to_string(),
         lane: if lane == "serial" { Lane::Serial } else { Lane::Continuous },
-        prompt: row.prompt.clone(),
-        max_tokens: row.max_tokens,
         stop_tokens: row.stop_tokens.clone().into(),
-        sampling: SamplingParams::default(),
+        ..script::row(index.to_string(), row.prompt.clone(), row.max_tokens)
     }
 }
 

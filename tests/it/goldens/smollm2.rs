@@ -8,11 +8,11 @@ use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
 use slipstream_engine::mlx::{Device, Dtype};
 use slipstream_engine::model::{self, LoadOptions};
-use slipstream_engine::sampling::SamplingParams;
-use slipstream_engine::scheduler::{Board, Lane, MlxExecutor, RowSpec, Scheduler};
+use slipstream_engine::scheduler::{Board, MlxExecutor, RowSpec, Scheduler};
 use slipstream_engine::tokenizer::{ChatOptions, Tokenizer};
 use slipstream_tests::client::Client;
 use slipstream_tests::demo;
+use slipstream_tests::script;
 
 #[derive(Deserialize)]
 struct Golden {
@@ -78,11 +78,7 @@ fn smollm2_answers_all_chats_together_as_mlx_lm_answers_each_alone() {
 
 fn spec(index: usize, case: &Case) -> RowSpec {
     RowSpec {
-        id: index.to_string(),
-        lane: Lane::Continuous,
-        prompt: case.prompt.clone(),
-        max_tokens: case.max_tokens,
         stop_tokens: Arc::from(case.stop_tokens.clone()),
-        sampling: SamplingParams::default(),
+        ..script::row(index.to_string(), case.prompt.clone(), case.max_tokens)
     }
 }

@@ -1,6 +1,7 @@
 //! The server over real loopback connections, with scripted rows behind it.
 
 mod access;
+mod admission;
 mod bad_input;
 mod client;
 mod lifecycle;
@@ -15,7 +16,7 @@ use tokio::task::JoinHandle;
 
 use self::client::Client;
 use super::{bind, serve};
-use crate::config::ServeConfig;
+use crate::config::{SchedulerConfig, ServeConfig};
 use crate::error::Result;
 use crate::gateway::script::{self, ScriptedRows};
 
@@ -36,9 +37,17 @@ impl Server {
     }
 
     async fn start_with(rows: Arc<ScriptedRows>, config: ServeConfig) -> Self {
+        Self::start_scheduling(rows, config, SchedulerConfig::default()).await
+    }
+
+    async fn start_scheduling(
+        rows: Arc<ScriptedRows>,
+        config: ServeConfig,
+        scheduler: SchedulerConfig,
+    ) -> Self {
         let listener = bind("127.0.0.1", 0).await.unwrap();
         let client = Client { address: listener.local_addr().unwrap() };
-        let engine = script::engine(Arc::clone(&rows));
+        let engine = script::engine_with(Arc::clone(&rows), scheduler);
         let (shutdown, asked) = oneshot::channel();
         let task = tokio::spawn(async move {
             serve(listener, engine, &config, async { drop(asked.await) }).await

@@ -16,6 +16,19 @@ struct Told {
     text: String,
     finish_reason: Value,
     usage: Value,
+    timings: Value,
+}
+
+/// What the timings say apart from times that were taken here.
+fn settled(timings: &Value) -> Value {
+    let mut timings = timings.clone();
+    for (name, value) in timings.as_object_mut().into_iter().flatten() {
+        if ["first_token_ms", "decode_ms", "decode_tokens_per_second"].contains(&name.as_str()) {
+            assert!(value.as_f64().is_some_and(|time| time >= 0.0), "{name}: {value}");
+            *value = Value::Null;
+        }
+    }
+    timings
 }
 
 fn told_whole(answer: &Answer) -> Told {
@@ -27,6 +40,7 @@ fn told_whole(answer: &Answer) -> Told {
         text: text.as_str().unwrap().to_owned(),
         finish_reason: choice["finish_reason"].clone(),
         usage: body["usage"].clone(),
+        timings: settled(&body["timings"]),
     }
 }
 
@@ -55,6 +69,7 @@ fn told_in_frames(answer: &Answer, is_chat: bool) -> Told {
         text: text.collect(),
         finish_reason: last["choices"][0]["finish_reason"].clone(),
         usage: usage.first().map_or(Value::Null, |chunk| chunk["usage"].clone()),
+        timings: usage.first().map_or(Value::Null, |chunk| settled(&chunk["timings"])),
     }
 }
 
@@ -108,7 +123,7 @@ async fn a_chat_answer_has_every_field_clients_read() {
     let prompt_tokens = server.rows.specs()[0].prompt.len();
     let usage = json!({
         "prompt_tokens": prompt_tokens, "completion_tokens": 6, "total_tokens": prompt_tokens + 6,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": script::CACHED_TOKENS},
     });
     assert_eq!(body["usage"], usage);
     assert!(body["timings"]["first_token_ms"].as_f64().unwrap() > 0.0, "{body}");
@@ -139,6 +154,35 @@ async fn a_chat_stream_has_the_frames_clients_expect() {
         ]
     );
     assert_eq!(&frames[4..], ["[DONE]"]);
+}
+
+#[tokio::test]
+async fn timings_tell_lane_queue_and_prefill_however_the_answer_ends() {
+    for batch_rows_max in [8, 1] {
+        let scheduler = SchedulerConfig { batch_rows_max, ..SchedulerConfig::default() };
+        let rows = ScriptedRows::new(|_| says("one</s>two"));
+        let server = Server::start_scheduling(rows, ServeConfig::default(), scheduler).await;
+        let (lane, reasons) = match batch_rows_max {
+            1 => ("serial", json!(["the batch cap is 1"])),
+            _ => ("continuous", json!([])),
+        };
+        let expected = json!({
+            "lane": lane, "lane_reasons": reasons, "cached_tokens": script::CACHED_TOKENS,
+            "queue_ms": script::QUEUE_MS, "prefill_ms": script::PREFILL_MS,
+            "first_token_ms": null, "decode_ms": null, "decode_tokens_per_second": null,
+        });
+        for (fields, reason) in [
+            (json!({}), "stop"),
+            (json!({"stop": "</s>"}), "stop"),
+            (json!({"max_tokens": 2}), "length"),
+        ] {
+            let answer = server.client.post(CHAT, &chat("hi", fields)).await;
+            let told = told_whole(&answer);
+            assert_eq!((&told.timings, &told.finish_reason), (&expected, &json!(reason)));
+            let details = &told.usage["prompt_tokens_details"];
+            assert_eq!(details["cached_tokens"], script::CACHED_TOKENS);
+        }
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::gateway::Health;
-use crate::telemetry::{BatchSnapshot, MemorySnapshot, RowSnapshot, Snapshot, Totals};
+use crate::telemetry::{BatchSnapshot, MemorySnapshot, RowSnapshot, Snapshot, StepTimes, Totals};
 
 #[tokio::test]
 async fn the_served_model_is_listed_and_found_by_an_id_with_a_slash() {
@@ -56,14 +56,21 @@ async fn stats_show_every_figure_of_the_snapshot() {
             "batch": {
                 "configured": 8, "mode": "batch", "batched": true, "active_rows": 2,
                 "pending_rows": 1, "submitted_rows": 30, "kv_bytes": 4096,
-                "kv_budget_bytes": 8192, "tokens_per_second_now": 3.5,
+                "kv_projected_bytes": 6000, "kv_budget_bytes": 8192, "prefill_chunk_tokens": 96,
+                "tokens_per_second_now": 3.5,
             },
             "rows": [{
-                "id": "chatcmpl-1", "state": "waiting", "lane": "continuous", "prompt_tokens": 5,
-                "prefilled_tokens": 1, "generated_tokens": 2, "max_tokens": 9,
+                "id": "chatcmpl-1", "state": "waiting", "lane": "serial",
+                "lane_reasons": ["the batch cap is 1"], "priority": "background",
+                "prompt_tokens": 5, "cached_tokens": 4, "prefilled_tokens": 1, "generated_tokens": 2, "max_tokens": 9,
                 "tokens_per_second_now": 1.5, "tokens_per_second_mean": 2.5, "kv_bytes": 64,
-                "waiting_reason": "the batch is full", "age_ms": 77,
+                "kv_projected_bytes": 640, "waiting_reason": "the batch is full", "queue_place": 3,
+                "queue_ms": 70.5, "prefill_ms": 6.0, "decode_ms": 0.5, "age_ms": 77,
             }],
+            "step": {
+                "steps": 21, "host_ms_p50": 0.25, "host_ms_p99": 0.5, "gap_ms_p50": 10.5,
+                "gap_ms_p99": 20.5,
+            },
             "totals": {
                 "finished_rows": 1, "cancelled_rows": 2, "failed_rows": 3, "prompt_tokens": 4,
                 "generated_tokens": 5, "decode_steps": 6, "prefill_chunks": 7, "joins": 8,
@@ -81,7 +88,10 @@ fn snapshot() -> Snapshot {
         rows: vec![RowSnapshot {
             id: "chatcmpl-1".to_owned(),
             state: "waiting",
-            lane: "continuous",
+            lane: "serial",
+            lane_reasons: ["the batch cap is 1".to_owned()].into(),
+            priority: "background",
+            cached_tokens: 4,
             prompt_tokens: 5,
             prefilled_tokens: 1,
             generated_tokens: 2,
@@ -89,7 +99,12 @@ fn snapshot() -> Snapshot {
             tokens_per_second_now: 1.5,
             tokens_per_second_mean: 2.5,
             kv_bytes: 64,
+            kv_projected_bytes: 640,
             waiting_reason: Some("the batch is full".to_owned()),
+            queue_place: Some(3),
+            queue_ms: 70.5,
+            prefill_ms: 6.0,
+            decode_ms: 0.5,
             age_ms: 77,
         }],
         batch: BatchSnapshot {
@@ -100,8 +115,17 @@ fn snapshot() -> Snapshot {
             pending_rows: 1,
             submitted_rows: 30,
             kv_bytes: 4096,
+            kv_projected_bytes: 6000,
             kv_budget_bytes: Some(8192),
+            prefill_chunk_tokens: 96,
             tokens_per_second_now: 3.5,
+        },
+        step: StepTimes {
+            steps: 21,
+            host_ms_p50: 0.25,
+            host_ms_p99: 0.5,
+            gap_ms_p50: 10.5,
+            gap_ms_p99: 20.5,
         },
         totals: Totals {
             finished_rows: 1,

@@ -90,8 +90,7 @@ struct UsageCounts {
     prompt_tokens: usize,
     completion_tokens: usize,
     total_tokens: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_tokens_details: Option<PromptDetails>,
+    prompt_tokens_details: PromptDetails,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -99,13 +98,14 @@ struct PromptDetails {
     cached_tokens: usize,
 }
 
-/// Where the time went; an extension of ours that OpenAI's clients ignore.
+/// Where it ran and where the time went; an extension of ours that OpenAI's clients ignore.
 #[derive(Debug, Clone, Serialize)]
 struct Timings {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    queue_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prefill_ms: Option<f64>,
+    lane: &'static str,
+    lane_reasons: Vec<String>,
+    cached_tokens: usize,
+    queue_ms: f64,
+    prefill_ms: f64,
     first_token_ms: f64,
     decode_ms: f64,
     decode_tokens_per_second: f64,
@@ -198,9 +198,7 @@ impl From<&Usage> for UsageCounts {
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.generated_tokens,
             total_tokens: usage.prompt_tokens + usage.generated_tokens,
-            prompt_tokens_details: usage
-                .cached_tokens
-                .map(|cached_tokens| PromptDetails { cached_tokens }),
+            prompt_tokens_details: PromptDetails { cached_tokens: usage.cached_tokens },
         }
     }
 }
@@ -208,6 +206,9 @@ impl From<&Usage> for UsageCounts {
 impl From<&Usage> for Timings {
     fn from(usage: &Usage) -> Self {
         Self {
+            lane: usage.lane.name(),
+            lane_reasons: usage.lane_reasons.clone(),
+            cached_tokens: usage.cached_tokens,
             queue_ms: usage.queue_ms,
             prefill_ms: usage.prefill_ms,
             first_token_ms: usage.first_token_ms,

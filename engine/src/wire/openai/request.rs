@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::error::{Code, Error, Result};
 use crate::gateway::{GenerateRequest, ModelCard, Prompt};
 use crate::sampling::SamplingParams;
+use crate::scheduler::Priority;
 use crate::wire::Fields;
 use crate::wire::fields::mismatch;
 
@@ -109,6 +110,8 @@ fn request(
             id: kind.new_id(),
             prompt,
             max_tokens: max_tokens(fields)?,
+            // It comes by a header.
+            priority: Priority::default(),
             sampling: sampling(fields, &card.sampling_defaults)?,
             stop: stop_strings(fields)?,
         },

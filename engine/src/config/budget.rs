@@ -1,0 +1,155 @@
+//! How many bytes the KV caches of live rows may take together.
+
+use std::str::FromStr;
+
+use super::bytes::{ByteCount, parse_bytes};
+use crate::error::{Code, Error, Result};
+use crate::limits::KV_HEADROOM_BYTES;
+
+/// What was asked for (`--kv-budget`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KvBudget {
+    /// What the memory leaves; see [`Room::kv_bytes`].
+    #[default]
+    Auto,
+    /// No bound: only the number of rows is capped.
+    Off,
+    /// So many.
+    Bytes(u64),
+}
+
+/// The memory there is, and what is spoken for before the first row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Memory of the device: a GPU's own, or the machine's where they are the same.
+    pub total_bytes: u64,
+    /// The model's weights.
+    pub weights_bytes: u64,
+    /// What the prompt cache may take.
+    pub prompt_cache_bytes: u64,
+}
+
+impl Room {
+    /// Three quarters of the memory: the rest is the system's and other programs'. It is also about
+    /// what Metal recommends as a working set.
+    pub fn usable_bytes(&self) -> u64 {
+        self.total_bytes / 4 * 3
+    }
+
+    /// What is left for KV: `3/4 total - weights - prompt cache - headroom`, never below 0. The headroom
+    /// ([`KV_HEADROOM_BYTES`]) is for activations of a prompt chunk and for the second copy of a
+    /// layer while a row joins.
+    pub fn kv_bytes(&self) -> u64 {
+        self.usable_bytes()
+            .saturating_sub(self.weights_bytes)
+            .saturating_sub(self.prompt_cache_bytes)
+            .saturating_sub(KV_HEADROOM_BYTES)
+    }
+}
+
+impl KvBudget {
+    /// The budget in bytes, `None` for no bound, given what the smallest possible row takes.
+    ///
+    /// # Errors
+    /// `InvalidRequest` with both numbers when not even that row fits.
+    pub fn resolve(self, room: &Room, smallest_row_bytes: u64) -> Result<Option<u64>> {
+        let bytes = match self {
+            Self::Off => return Ok(None),
+            Self::Auto => room.kv_bytes(),
+            Self::Bytes(bytes) => bytes,
+        };
+        if bytes >= smallest_row_bytes {
+            return Ok(Some(bytes));
+        }
+        Err(self.too_small(bytes, smallest_row_bytes, room))
+    }
+
+    fn too_small(self, bytes: u64, smallest_row_bytes: u64, room: &Room) -> Error {
+        let (budget, row) = (ByteCount(bytes), ByteCount(smallest_row_bytes));
+        let message =
+            format!("the KV budget is {budget}, and the smallest row of this model takes {row}");
+        match self {
+            Self::Bytes(_) | Self::Off => Error::new(Code::InvalidRequest, message)
+                .with_hint("`--kv-budget` takes a larger one, `auto` or `off`"),
+            Self::Auto => {
+                let (usable, weights) =
+                    (ByteCount(room.usable_bytes()), ByteCount(room.weights_bytes));
+                let message =
+                    format!("{message}: {usable} of memory are usable, the weights take {weights}");
+                Error::new(Code::InvalidRequest, message)
+                    .with_hint("take a smaller model, or `--kv-budget BYTES` to risk it")
+            }
+        }
+    }
+}
+
+impl FromStr for KvBudget {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            other => parse_bytes(other).map(Self::Bytes).ok_or_else(|| {
+                "expected `auto`, `off` or bytes such as 4096, 500M, 1.5G or 2Gi".to_owned()
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn room(total_gib: u64, weights_gib: u64, prompt_cache_gib: u64) -> Room {
+        Room {
+            total_bytes: total_gib * GIB,
+            weights_bytes: weights_gib * GIB,
+            prompt_cache_bytes: prompt_cache_gib * GIB,
+        }
+    }
+
+    #[test]
+    fn auto_is_what_weights_prompt_cache_and_headroom_leave_of_three_quarters() {
+        assert_eq!(room(32, 8, 0).kv_bytes(), 16 * GIB - KV_HEADROOM_BYTES);
+        assert_eq!(room(32, 8, 6).kv_bytes(), 10 * GIB - KV_HEADROOM_BYTES);
+        let resolved = KvBudget::Auto.resolve(&room(32, 8, 0), GIB);
+        assert_eq!(resolved.unwrap(), Some(16 * GIB - KV_HEADROOM_BYTES));
+    }
+
+    #[test]
+    fn a_model_as_large_as_the_memory_leaves_nothing() {
+        assert_eq!(room(8, 8, 0).kv_bytes(), 0);
+        let error = KvBudget::Auto.resolve(&room(8, 8, 0), 5_000_000).unwrap_err();
+        let expected = "the KV budget is 0 B, and the smallest row of this model takes 5.0 MB: \
+            6.4 GB of memory are usable, the weights take 8.6 GB";
+        assert_eq!((error.code(), error.message()), (Code::InvalidRequest, expected));
+    }
+
+    #[test]
+    fn off_is_no_bound_and_a_number_is_taken_as_it_is_while_a_row_fits() {
+        let room = room(1, 8, 0);
+        assert_eq!(KvBudget::Off.resolve(&room, 100).unwrap(), None);
+        assert_eq!(KvBudget::Bytes(100).resolve(&room, 100).unwrap(), Some(100));
+        let error = KvBudget::Bytes(99).resolve(&room, 100).unwrap_err();
+        assert!(error.message().contains("99 B") && error.message().contains("100 B"), "{error}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("--kv-budget")));
+    }
+
+    #[test]
+    fn the_flag_takes_two_words_and_bytes() {
+        for (text, budget) in [
+            ("auto", Ok(KvBudget::Auto)),
+            ("off", Ok(KvBudget::Off)),
+            ("2Gi", Ok(KvBudget::Bytes(2 * GIB))),
+            ("0", Ok(KvBudget::Bytes(0))),
+        ] {
+            assert_eq!(text.parse(), budget, "{text}");
+        }
+        for text in ["", "none", "Auto", "-1", "lots"] {
+            assert!(text.parse::<KvBudget>().unwrap_err().contains("`auto`, `off`"), "{text}");
+        }
+    }
+}

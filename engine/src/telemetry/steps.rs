@@ -1,0 +1,109 @@
+//! What decode steps cost the host, and how far apart they are.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::limits::STEP_TIMES_MAX;
+
+/// Times of the last decode steps.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct StepTimes {
+    /// How many steps the figures are of.
+    pub steps: usize,
+    /// Milliseconds that the host spent on a step: building it, sampling and emitting, without the wait
+    /// for the device. Half of the steps took no longer.
+    pub host_ms_p50: f64,
+    /// The same for 99 of 100 steps.
+    pub host_ms_p99: f64,
+    /// Milliseconds between the tokens of two steps, as a row that runs through both sees it. Half of
+    /// the gaps were no longer.
+    pub gap_ms_p50: f64,
+    /// The same for 99 of 100 gaps.
+    pub gap_ms_p99: f64,
+}
+
+/// The times of the last [`STEP_TIMES_MAX`] steps.
+#[derive(Debug, Clone, Default)]
+pub struct StepWindow {
+    host: Window,
+    gap: Window,
+}
+
+impl StepWindow {
+    /// Notes a step that kept the host busy for `host`.
+    pub fn note_host(&mut self, host: Duration) {
+        self.host.push(host);
+    }
+
+    /// Notes that tokens came `gap` after the ones before them.
+    pub fn note_gap(&mut self, gap: Duration) {
+        self.gap.push(gap);
+    }
+
+    /// The figures of the window; zeros when it is empty.
+    pub fn times(&self) -> StepTimes {
+        let [host_ms_p50, host_ms_p99] = self.host.percentiles();
+        let [gap_ms_p50, gap_ms_p99] = self.gap.percentiles();
+        StepTimes { steps: self.host.0.len(), host_ms_p50, host_ms_p99, gap_ms_p50, gap_ms_p99 }
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct Window(VecDeque<Duration>);
+
+impl Window {
+    fn push(&mut self, time: Duration) {
+        if self.0.len() == STEP_TIMES_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(time);
+    }
+
+    /// The median and the 99th percentile by nearest rank, in milliseconds.
+    fn percentiles(&self) -> [f64; 2] {
+        let mut sorted: Vec<Duration> = self.0.iter().copied().collect();
+        sorted.sort_unstable();
+        [50, 99].map(|percent| {
+            let rank = (sorted.len() * percent).div_ceil(100);
+            let time = rank.checked_sub(1).map_or(Duration::ZERO, |index| sorted[index]);
+            time.as_secs_f64() * 1e3
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn percentiles_are_times_that_were_seen() {
+        let mut window = StepWindow::default();
+        assert_eq!(window.times(), StepTimes::default());
+        window.note_host(7 * MS);
+        let one = StepTimes { steps: 1, host_ms_p50: 7.0, host_ms_p99: 7.0, ..Default::default() };
+        assert_eq!(window.times(), one);
+        let mut window = StepWindow::default();
+        for step in (1..=200).rev() {
+            window.note_host(step * MS);
+            window.note_gap(10 * step * MS);
+        }
+        let times = window.times();
+        assert_eq!((times.host_ms_p50, times.host_ms_p99), (100.0, 198.0));
+        assert_eq!((times.gap_ms_p50, times.gap_ms_p99), (1000.0, 1980.0));
+    }
+
+    #[test]
+    fn old_steps_are_forgotten() {
+        let mut window = StepWindow::default();
+        window.note_host(900 * MS);
+        window.note_gap(900 * MS);
+        for _ in 0..STEP_TIMES_MAX {
+            window.note_host(MS);
+            window.note_gap(2 * MS);
+        }
+        let times = window.times();
+        assert_eq!((times.steps, times.host_ms_p99, times.gap_ms_p99), (STEP_TIMES_MAX, 1.0, 2.0));
+    }
+}

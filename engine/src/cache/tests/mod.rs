@@ -3,6 +3,7 @@
 mod algebra;
 mod latent;
 mod refusals;
+mod schemes;
 mod storage;
 
 use super::geometry::Geometry;

@@ -12,10 +12,10 @@ use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
 use slipstream_engine::mlx::{Device, Dtype, ops};
 use slipstream_engine::model::{self, LoadOptions, Loaded};
-use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::scheduler::{Board, Lane, MlxExecutor, RowEvent, RowSpec, Scheduler};
 use slipstream_tests::client::Client;
 use slipstream_tests::random::Random;
+use slipstream_tests::script;
 
 const CHUNK_TOKENS: usize = 64;
 
@@ -66,14 +66,7 @@ fn scheduler(loaded: Loaded, scheme: &KvScheme) -> (Scheduler<MlxExecutor>, Rc<R
 }
 
 fn spec(id: usize, row: &Arrival, lane: Lane) -> RowSpec {
-    RowSpec {
-        id: id.to_string(),
-        lane,
-        prompt: row.prompt.clone(),
-        max_tokens: row.max_tokens,
-        stop_tokens: [].into(),
-        sampling: SamplingParams::default(),
-    }
+    RowSpec { lane, ..script::row(id.to_string(), row.prompt.clone(), row.max_tokens) }
 }
 
 /// What each row answers, and how many joined others.

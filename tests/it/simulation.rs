@@ -1,7 +1,8 @@
 //! The production scheduler against a scripted model, thousands of times.
 //!
-//! A seed chooses the caps, the rows, when they arrive, when their clients leave (between two ticks,
-//! or in the middle of a call of the executor), which calls fail, and how time passes. Every row's
+//! A seed chooses the caps and the KV budget, the rows with their lanes and priorities, when they
+//! arrive, when their clients leave (between two ticks, or in the middle of a call of the executor),
+//! which calls fail, how fast the device is, how time passes, and what is switched off. Every row's
 //! tokens are held against what the naive model says to a row that runs alone, and the invariants
 //! below against every tick. `SLIPSTREAM_SEED=n` replays one seed.
 
@@ -12,23 +13,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use slipstream_engine::clock::Clock;
-use slipstream_engine::config::SchedulerConfig;
+use slipstream_engine::config::{Levers, SchedulerConfig};
 use slipstream_engine::error::Code;
+use slipstream_engine::limits::{OVERTAKES_MAX, PREFILL_GRANULE_TOKENS};
 use slipstream_engine::mlx::thread::Activity;
 use slipstream_engine::sampling::SamplingParams;
-use slipstream_engine::scheduler::{Board, EventSender, Lane, RowEvent, RowSpec, Scheduler};
+use slipstream_engine::scheduler::{
+    Board, EventSender, Lane, Priority, RowEvent, RowSpec, Scheduler,
+};
 use slipstream_engine::telemetry::{RowSnapshot, Snapshot};
 
 use slipstream_tests::client::Client;
 use slipstream_tests::random::Random;
 use slipstream_tests::script::{
-    Answer, Call, Counts, Fault, Script, ScriptedExecutor, SharedJournal, answer,
+    Answer, Call, Counts, Fault, Pace, Script, ScriptedExecutor, SharedJournal, answer, row,
 };
 
-const SEEDS: u64 = 5_000;
-/// Calls of the executor that all seeds together make at least, so that the simulation cannot
-/// shrink unnoticed.
-const CALLS_MIN: u64 = 1_000_000;
+const SEEDS: u64 = 8_000;
+/// Ticks that all seeds together make at least, so that the simulation cannot shrink unnoticed.
+const TICKS_MIN: u64 = 1_000_000;
 /// Ticks after which a run counts as stuck; the longest that was seen takes a tenth of this.
 const TICKS_MAX: u64 = 20_000;
 
@@ -38,26 +41,31 @@ fn every_row_gets_its_own_answer_whatever_happens_around_it() {
         World::new(seed).run();
         return;
     }
-    let (next, calls) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (next, ticks) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
                 let seeds = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
                 for seed in seeds.take_while(|seed| *seed < SEEDS) {
-                    calls.fetch_add(run_reporting(seed), Ordering::Relaxed);
+                    ticks.fetch_add(run_reporting(seed), Ordering::Relaxed);
                 }
             });
         }
     });
-    let calls = calls.into_inner();
-    println!("{SEEDS} seeds made {calls} calls of the executor");
-    assert!(calls > CALLS_MIN, "only {calls} calls");
+    let ticks = ticks.into_inner();
+    println!("{SEEDS} seeds made {ticks} ticks");
+    assert!(ticks > TICKS_MIN, "only {ticks} ticks");
 }
 
-/// Runs one seed and names it if it fails.
+/// Runs one seed and says how to run it again if it fails.
 fn run_reporting(seed: u64) -> u64 {
     let outcome = std::panic::catch_unwind(|| World::new(seed).run());
-    outcome.unwrap_or_else(|_| panic!("seed {seed} failed; replay it with SLIPSTREAM_SEED={seed}"))
+    outcome.unwrap_or_else(|_| {
+        panic!(
+            "seed {seed} failed; replay: SLIPSTREAM_SEED={seed} cargo test -p slipstream-tests \
+             --no-default-features --test it simulation"
+        )
+    })
 }
 
 /// A row to come, live or gone, and its client.
@@ -83,6 +91,19 @@ enum Leaves {
     DuringCall(u64),
 }
 
+/// What a row meets while it waits.
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    /// Rows that waited when it came.
+    ahead: usize,
+    /// Those of them that were of its priority.
+    ahead_of_its_kind: usize,
+    /// Rows that started since.
+    starts: usize,
+    /// Those of them that came later.
+    overtakes: usize,
+}
+
 /// What a row was doing after the last tick.
 #[derive(Debug, Clone, Copy)]
 struct Pulse {
@@ -102,6 +123,10 @@ struct World {
     guests: Rc<RefCell<Vec<Guest>>>,
     tick: u64,
     pulses: BTreeMap<usize, Pulse>,
+    /// The rows that wait.
+    waits: BTreeMap<usize, Wait>,
+    /// The last tick in which a row started, or none waited.
+    queue_moved: u64,
 }
 
 impl World {
@@ -113,16 +138,29 @@ impl World {
         let journal = SharedJournal::default();
         let script = Script {
             faults: random_faults(&mut random),
-            chunk_tokens: Some(config.prefill_chunk_tokens),
+            chunk_tokens: config.max_gap.is_none().then_some(config.prefill_chunk_tokens),
+            no_tail_split: config.levers.no_tail_split,
+            pace: Some(random_pace(&mut random, &clock)),
             interrupt: Some(departures_during_calls(&guests)),
         };
         let executor = ScriptedExecutor::new(script, journal.clone());
         let scheduler = Scheduler::new(config.clone(), executor, clock.clone(), Board::new());
-        let pulses = BTreeMap::new();
-        Self { random, config, clock, journal, scheduler, guests, tick: 0, pulses }
+        let (pulses, waits) = (BTreeMap::new(), BTreeMap::new());
+        Self {
+            random,
+            config,
+            clock,
+            journal,
+            scheduler,
+            guests,
+            tick: 0,
+            pulses,
+            waits,
+            queue_moved: 0,
+        }
     }
 
-    /// Runs to the end of the last row; returns how many calls that took.
+    /// Runs to the end of the last row; returns how many ticks that took.
     fn run(mut self) -> u64 {
         loop {
             self.tick += 1;
@@ -136,15 +174,16 @@ impl World {
             }
         }
         self.check_end();
-        self.journal.open().counts.calls_total()
+        self.tick
     }
 
     /// Submits the rows whose time has come; says whether others are still to come.
     fn admit_arrivals(&mut self) -> bool {
         let mut guests = self.guests.borrow_mut();
-        let due = |guest: &&mut Guest| guest.arrives_tick <= self.tick;
-        for guest in guests.iter_mut().take_while(due) {
+        let due = |(_, guest): &(usize, &mut Guest)| guest.arrives_tick <= self.tick;
+        for (index, guest) in guests.iter_mut().enumerate().take_while(due) {
             if let Some(events) = guest.events.take() {
+                self.waits.insert(index, wait_of(guest.spec.priority, &self.scheduler));
                 self.scheduler.submit(guest.spec.clone(), events);
             }
         }
@@ -167,9 +206,16 @@ impl World {
 
     fn tick_once(&mut self) -> Activity {
         let before = self.journal.open().counts;
+        let opened_before = self.journal.open().opened.len();
+        let shown_before = self.scheduler.snapshot();
         let live_before = self.scheduler.live_rows();
         let heard_before = self.tokens_heard();
         let departed = self.departed();
+        let waits = |row: &RowSnapshot| row.state == "waiting";
+        let waiting: Vec<usize> =
+            shown_before.rows.iter().filter(|row| waits(row)).map(|row| index(&row.id)).collect();
+        // Refused rows never waited, and rows without a client wait no more.
+        self.waits.retain(|index, _| waiting.contains(index) && !departed.contains(index));
 
         let activity = self.scheduler.tick();
 
@@ -182,8 +228,10 @@ impl World {
         let ended = snapshot.rows.len() < live_before;
         let worked = after.calls_total() > before.calls_total() || ended;
         assert!(worked || live_before == 0, "a tick with live rows did nothing");
-        self.check_device(before, after, &snapshot);
+        self.check_device(before, after, &shown_before, &snapshot);
+        self.check_bytes(after, &snapshot);
         self.check_caps_and_order(&snapshot);
+        self.check_turns(opened_before, &snapshot);
         self.check_departed(&departed, &snapshot);
         self.check_heard(&heard_before);
         self.check_pulses(&snapshot);
@@ -201,13 +249,39 @@ impl World {
         (0..guests.len()).filter(|index| departed(&guests[*index])).collect()
     }
 
-    /// One tick runs a chunk of prompt tokens at most and leaves on the device exactly the rows that
-    /// are live there.
-    fn check_device(&self, before: Counts, after: Counts, snapshot: &Snapshot) {
+    /// One tick runs a chunk of prompt tokens at most, a paced one while rows decode, and leaves on
+    /// the device exactly the rows that are live there.
+    fn check_device(&self, before: Counts, after: Counts, earlier: &Snapshot, snapshot: &Snapshot) {
         let prompt_tokens = after.prompt_tokens - before.prompt_tokens;
-        assert!(prompt_tokens <= self.config.prefill_chunk_tokens as u64, "{prompt_tokens}");
+        let guests = self.guests.borrow();
+        // Rows that left or failed may have done so before the prompts ran.
+        let stays = |row: &&RowSnapshot| {
+            let client = &guests[index(&row.id)].client;
+            !client.has_left() && !matches!(client.end(), Some(RowEvent::Failed(_)))
+        };
+        let decoding = |row: &RowSnapshot| row.state == "decoding";
+        let somebody_waits = earlier.rows.iter().filter(stays).any(decoding);
+        let chunk_tokens = match somebody_waits {
+            true => earlier.batch.prefill_chunk_tokens,
+            false => self.config.prefill_chunk_tokens,
+        };
+        assert!(prompt_tokens <= chunk_tokens as u64, "{prompt_tokens} of {chunk_tokens}");
         let on_device = snapshot.rows.iter().filter(|row| row.state != "waiting").count();
         assert_eq!(after.device_rows, on_device);
+    }
+
+    /// What is shown is what the device holds; that is no more than was projected, and that no more
+    /// than the budget.
+    fn check_bytes(&self, after: Counts, snapshot: &Snapshot) {
+        let batch = &snapshot.batch;
+        assert_eq!(batch.kv_bytes, after.kv_bytes());
+        assert!(batch.kv_bytes <= batch.kv_projected_bytes, "{batch:?}");
+        assert_eq!(batch.kv_budget_bytes, self.config.kv_budget_bytes);
+        assert!(batch.kv_projected_bytes <= batch.kv_budget_bytes.unwrap_or(u64::MAX), "{batch:?}");
+        let rows: u64 = snapshot.rows.iter().map(|row| row.kv_bytes).sum();
+        assert!(rows <= batch.kv_bytes && (rows > 0 || batch.kv_bytes == 0));
+        let live = snapshot.rows.iter().any(|row| row.state != "waiting");
+        assert!(live || batch.kv_projected_bytes == 0, "bytes are projected for nobody");
     }
 
     fn check_caps_and_order(&self, snapshot: &Snapshot) {
@@ -218,16 +292,66 @@ impl World {
         let started = |row: &&RowSnapshot| row.state != "waiting";
         let serial = snapshot.rows.iter().filter(started).any(|row| row.lane == "serial");
         assert!(!serial || prefilling + decoding == 1, "a serial row has company");
-        let waiting = snapshot.rows.iter().skip_while(started);
-        assert!(waiting.clone().all(|row| !started(&row)), "a row was overtaken");
-        assert_eq!(waiting.count(), count("waiting"));
+        for class in self.classes() {
+            let class = |row: &&RowSnapshot| class.contains(&row.priority);
+            let waiting = snapshot.rows.iter().filter(class).skip_while(started);
+            assert!(waiting.clone().all(|row| !started(&row)), "a row was overtaken");
+            assert!(waiting.is_sorted_by_key(|row| row.queue_place), "shown out of turn");
+        }
         for row in &snapshot.rows {
             assert_eq!(row.waiting_reason.is_some(), row.state == "waiting", "{row:?}");
         }
-        let bytes: u64 = snapshot.rows.iter().map(|row| row.kv_bytes).sum();
-        assert!(bytes <= snapshot.batch.kv_bytes && (bytes > 0 || snapshot.batch.kv_bytes == 0));
+        let mut places: Vec<_> = snapshot.rows.iter().filter_map(|row| row.queue_place).collect();
+        places.sort_unstable();
+        assert_eq!(places, (1..=count("waiting")).collect::<Vec<_>>());
         assert_eq!(snapshot.batch.active_rows, decoding);
         assert_eq!(snapshot.batch.pending_rows, count("waiting") + prefilling);
+    }
+
+    /// The names of the priorities whose rows must not overtake each other.
+    fn classes(&self) -> Vec<Vec<&'static str>> {
+        let names = Priority::ALL.map(Priority::name);
+        match self.config.batch_rows_max {
+            1 => vec![names.to_vec()],
+            _ => names.map(|name| vec![name]).to_vec(),
+        }
+    }
+
+    /// Nobody starves. A row sees no more rows start before it than waited when it came, and if it is
+    /// a background row its overtakes on top; those have their bound; and while rows wait, the next
+    /// start is no farther away than the end of the longest row.
+    fn check_turns(&mut self, opened_before: usize, snapshot: &Snapshot) {
+        let journal = self.journal.open();
+        let guests = self.guests.borrow();
+        for id in &journal.opened[opened_before..] {
+            let started = index(id);
+            self.queue_moved = self.tick;
+            self.waits.remove(&started);
+            for (index, wait) in &mut self.waits {
+                wait.starts += 1;
+                wait.overtakes += usize::from(started > *index);
+                let priority = guests[*index].spec.priority;
+                let background = priority == Priority::Background && self.config.batch_rows_max > 1;
+                let turns = if background { wait.ahead_of_its_kind + 1 } else { 0 };
+                assert!(wait.overtakes <= turns * OVERTAKES_MAX, "row {index}: {wait:?}");
+                assert!(wait.starts <= wait.ahead + wait.overtakes, "row {index}: {wait:?}");
+            }
+        }
+        if snapshot.rows.iter().all(|row| row.state != "waiting") {
+            self.queue_moved = self.tick;
+        }
+        let longest = guests.iter().map(|guest| self.ticks_max(&guest.spec)).max().unwrap_or(0);
+        assert!(self.tick - self.queue_moved <= longest, "the queue stands still");
+    }
+
+    /// Ticks that a row may be live, from its start.
+    fn ticks_max(&self, spec: &RowSpec) -> u64 {
+        let chunk_tokens = match self.config.max_gap {
+            Some(_) => self.config.prefill_chunk_tokens.min(PREFILL_GRANULE_TOKENS),
+            None => self.config.prefill_chunk_tokens,
+        };
+        let slices = spec.prompt.len().div_ceil(chunk_tokens) + 1;
+        (slices * (self.config.prefill_rows_max + 1) + spec.max_tokens + 1) as u64
     }
 
     /// A client who had left before the tick has no row after it.
@@ -277,9 +401,17 @@ impl World {
         assert!(snapshot.rows.is_empty());
         assert_eq!(snapshot.batch.submitted_rows, guests.len() as u64);
         assert_eq!(snapshot.totals.finished_rows, guests.len() as u64);
-        assert_eq!(snapshot.batch.kv_bytes, 0);
-        let opened: Vec<usize> = journal.opened.iter().map(|id| index(id)).collect();
-        assert!(opened.is_sorted_by(|left, right| left < right), "started as {opened:?}");
+        let batch = &snapshot.batch;
+        assert_eq!(
+            (batch.kv_bytes, batch.kv_projected_bytes, journal.counts.kv_bytes()),
+            (0, 0, 0)
+        );
+        let opened = journal.opened.iter().map(|id| index(id));
+        for class in self.classes() {
+            let class = |index: &usize| class.contains(&guests[*index].spec.priority.name());
+            let opened: Vec<usize> = opened.clone().filter(class).collect();
+            assert!(opened.is_sorted_by(|left, right| left < right), "started as {opened:?}");
+        }
         let mut failed_rows = 0;
         for (index, guest) in guests.iter().enumerate() {
             if guest.client.has_left() {
@@ -292,18 +424,55 @@ impl World {
                     assert_eq!(usage.generated_tokens, guest.answer.generated_tokens);
                     assert_eq!(usage.prompt_tokens, guest.spec.prompt.len());
                     assert!(!journal.hit.contains(&guest.spec.id), "row {index} was hit");
+                    assert!(!self.is_too_large(&guest.spec), "row {index} is over the budget");
+                    check_prefilled(guest);
                 }
                 Some(RowEvent::Failed(error)) => {
                     failed_rows += 1;
                     let opened = journal.opened.contains(&guest.spec.id);
-                    let full = error.code() == Code::QueueFull && !opened;
-                    assert!(full || journal.hit.contains(&guest.spec.id), "row {index}: {error}");
+                    let refused = match error.code() {
+                        Code::QueueFull => !opened,
+                        Code::OverBudget => !opened && self.is_too_large(&guest.spec),
+                        _ => false,
+                    };
+                    assert!(
+                        refused || journal.hit.contains(&guest.spec.id),
+                        "row {index}: {error}"
+                    );
                 }
                 other => panic!("row {index} ended with {other:?}"),
             }
         }
         assert!(snapshot.totals.failed_rows >= failed_rows);
     }
+
+    fn is_too_large(&self, spec: &RowSpec) -> bool {
+        self.config.kv_budget_bytes.is_some_and(|budget| spec.kv_bytes > budget)
+    }
+}
+
+/// What a row that is about to be submitted has ahead of it.
+fn wait_of(priority: Priority, scheduler: &Scheduler<ScriptedExecutor>) -> Wait {
+    let rows = scheduler.snapshot().rows;
+    let waiting = rows.iter().filter(|row| row.state == "waiting");
+    let ahead_of_its_kind = waiting.clone().filter(|row| row.priority == priority.name());
+    Wait {
+        ahead: waiting.count(),
+        ahead_of_its_kind: ahead_of_its_kind.count(),
+        starts: 0,
+        overtakes: 0,
+    }
+}
+
+/// What was told with token 0 is what the end tells.
+fn check_prefilled(guest: &Guest) {
+    let (_, usage) = guest.client.finish().expect("it finished");
+    let expected = RowEvent::Prefilled {
+        cached_tokens: usage.cached_tokens,
+        queue_ms: usage.queue_ms,
+        prefill_ms: usage.prefill_ms,
+    };
+    assert_eq!(guest.client.prefilled(), Some(&expected));
 }
 
 fn index(id: &str) -> usize {
@@ -315,20 +484,46 @@ fn random_config(random: &mut Random) -> SchedulerConfig {
         batch_rows_max: *random.pick(&[1, 2, 3, 4, 8]),
         prefill_rows_max: *random.pick(&[1, 1, 2, 3]),
         prefill_chunk_tokens: *random.pick(&[1, 2, 3, 5, 8, 16, 64]),
+        max_gap: (*random.pick(&[None, None, Some(5), Some(100)])).map(Duration::from_millis),
+        kv_budget_bytes: *random.pick(&[None, None, Some(500), Some(3_000), Some(8_000)]),
         waiting_rows_max: *random.pick(&[3, 16, 64, 64]),
+        levers: Levers {
+            no_pipeline: random.once_in(5),
+            no_tail_split: random.once_in(5),
+            ..Levers::default()
+        },
     }
+}
+
+/// A device with a cost per call, per prompt token, and per token that a prompt has before.
+fn random_pace(random: &mut Random, clock: &Clock) -> Pace {
+    let call_micros = *random.pick(&[0, 50, 5_000]);
+    let token_micros = *random.pick(&[0, 10, 2_000]);
+    let cost = move |call: Call, tokens: usize, fed_tokens: usize| match call {
+        Call::Prefill | Call::FirstToken => {
+            let micros = call_micros + tokens * (token_micros + fed_tokens / 10);
+            Duration::from_micros(micros as u64)
+        }
+        Call::Step => Duration::from_micros(call_micros as u64),
+        Call::Open | Call::Join | Call::Flush | Call::Filter => Duration::ZERO,
+    };
+    Pace { clock: clock.clone(), cost: Box::new(cost) }
 }
 
 fn random_guests(random: &mut Random) -> Vec<Guest> {
     let rows = random.size(1, 24);
     let serial_once_in = *random.pick(&[2, 5, 1000]);
+    let background_once_in = *random.pick(&[1, 2, 4, 1000]);
     let leaves_once_in = *random.pick(&[2, 4, 1000]);
     let arrivals_spread = *random.pick(&[0, 10, 100]);
     let mut arrives_tick = 1;
     let mut guests = Vec::new();
     for index in 0..rows {
         arrives_tick += random.between(0, arrivals_spread) / rows as u64;
-        let spec = random_spec(random, index, serial_once_in);
+        let mut spec = random_spec(random, index, serial_once_in);
+        if random.once_in(background_once_in) {
+            spec.priority = Priority::Background;
+        }
         let leaves = match random.once_in(leaves_once_in) {
             true => random_departure(random, arrives_tick),
             false => Leaves::Never,
@@ -354,17 +549,16 @@ fn random_spec(random: &mut Random, index: usize, serial_once_in: u64) -> RowSpe
         _ => random.size(1, 160),
     };
     let stop_tokens: &[u32] = random.pick::<&[u32]>(&[&[], &[7], &[3, 9, 11, 40]]);
+    // Two words only, so that rows often share a beginning.
+    let prompt = (0..prompt_tokens).map(|_| random.between(0, 1) as u32).collect();
     RowSpec {
-        id: index.to_string(),
         lane: if random.once_in(serial_once_in) { Lane::Serial } else { Lane::Continuous },
-        // Two words only, so that rows often share a beginning.
-        prompt: (0..prompt_tokens).map(|_| random.between(0, 1) as u32).collect(),
-        max_tokens,
         stop_tokens: stop_tokens.into(),
         sampling: SamplingParams {
             seed: random.once_in(2).then(|| random.between(0, 3)),
             ..SamplingParams::default()
         },
+        ..row(index.to_string(), prompt, max_tokens)
     }
 }
 

@@ -138,6 +138,12 @@ pub struct Pace {
     pub cost: Box<dyn FnMut(Call, usize, usize) -> Duration>,
 }
 
+impl fmt::Debug for Pace {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Pace").field("clock", &self.clock).finish_non_exhaustive()
+    }
+}
+
 /// What the executor did.
 #[derive(Debug, Default)]
 pub struct Journal {

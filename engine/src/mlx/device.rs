@@ -65,7 +65,7 @@ impl Device {
 
     /// Bytes that a GPU can work on: the working set that Metal recommends, or all of an NVIDIA
     /// GPU's memory. `None` on a processor, which has the machine's.
-    pub fn memory_bytes(self) -> Option<u64> {
+    fn gpu_bytes(self) -> Option<u64> {
         if self.back_end == BackEnd::Cpu {
             return None;
         }
@@ -77,10 +77,19 @@ impl Device {
     /// Keeps the working set resident on Metal, as mlx-lm 0.32.2's `wired_limit` does: else macOS
     /// pages weights out between requests.
     fn wire_working_set(self) {
-        if let (BackEnd::Metal, Some(bytes)) = (self.back_end, self.memory_bytes()) {
+        if let (BackEnd::Metal, Some(bytes)) = (self.back_end, self.gpu_bytes()) {
             // Refused on macOS before 15; MLX then works as before, only slower after a pause.
             let _ = mlx_rs::memory::set_wired_limit(usize::try_from(bytes).unwrap_or(usize::MAX));
         }
+    }
+
+    /// Bytes of the memory that arrays live in: a GPU's own, and where it says nothing, or on the
+    /// processor, the machine's (or what its container may use of that).
+    ///
+    /// # Errors
+    /// `Io` when the system does not tell.
+    pub fn memory_bytes(self) -> Result<u64> {
+        self.gpu_bytes().map_or_else(machine_memory_bytes, Ok)
     }
 
     fn use_on_this_thread(gpu: bool) -> Self {
@@ -138,6 +147,16 @@ fn no_such_device(wanted: &str) -> Error {
         .with_hint("use `cpu`, or `gpu` where MLX finds one, or leave it unset")
 }
 
+fn machine_memory_bytes() -> Result<u64> {
+    let memory = sysinfo::MemoryRefreshKind::nothing().with_ram();
+    let figures = sysinfo::RefreshKind::nothing().with_memory(memory);
+    let system = sysinfo::System::new_with_specifics(figures).map_err(|error| {
+        Error::new(Code::Io, format!("failed to ask the system for its memory: {error}"))
+    })?;
+    let container = system.cgroup_limits().map(|limits| limits.total_memory);
+    Ok(system.total_memory().min(container.unwrap_or(u64::MAX)))
+}
+
 fn gpu_is_available() -> Result<bool> {
     let mut available = false;
     // SAFETY: the device handle is made here, used for one query and freed; `available` outlives it.
@@ -157,7 +176,8 @@ mod tests {
 
     #[test]
     fn a_processor_has_no_memory_of_its_own() {
-        assert_eq!(Device::cpu().memory_bytes(), None);
+        assert_eq!(Device::cpu().gpu_bytes(), None);
+        assert!(Device::cpu().memory_bytes().unwrap() > 0);
     }
 
     #[test]

@@ -44,28 +44,40 @@ impl StepWindow {
     pub fn times(&self) -> StepTimes {
         let [host_ms_p50, host_ms_p99] = self.host.percentiles();
         let [gap_ms_p50, gap_ms_p99] = self.gap.percentiles();
-        StepTimes { steps: self.host.0.len(), host_ms_p50, host_ms_p99, gap_ms_p50, gap_ms_p99 }
+        StepTimes {
+            steps: self.host.recent.len(),
+            host_ms_p50,
+            host_ms_p99,
+            gap_ms_p50,
+            gap_ms_p99,
+        }
     }
 }
 
+/// The last times twice: as they came, and sorted, so that reading a figure costs nothing.
 #[derive(Debug, Clone, Default)]
-struct Window(VecDeque<Duration>);
+struct Window {
+    recent: VecDeque<Duration>,
+    sorted: Vec<Duration>,
+}
 
 impl Window {
     fn push(&mut self, time: Duration) {
-        if self.0.len() == STEP_TIMES_MAX {
-            self.0.pop_front();
+        if self.recent.len() == STEP_TIMES_MAX {
+            let oldest = self.recent.pop_front();
+            let index = oldest.and_then(|oldest| self.sorted.binary_search(&oldest).ok());
+            self.sorted.remove(index.expect("both lists hold the same times"));
         }
-        self.0.push_back(time);
+        self.recent.push_back(time);
+        let index = self.sorted.partition_point(|sorted| *sorted < time);
+        self.sorted.insert(index, time);
     }
 
     /// The median and the 99th percentile by nearest rank, in milliseconds.
     fn percentiles(&self) -> [f64; 2] {
-        let mut sorted: Vec<Duration> = self.0.iter().copied().collect();
-        sorted.sort_unstable();
         [50, 99].map(|percent| {
-            let rank = (sorted.len() * percent).div_ceil(100);
-            let time = rank.checked_sub(1).map_or(Duration::ZERO, |index| sorted[index]);
+            let rank = (self.sorted.len() * percent).div_ceil(100);
+            let time = rank.checked_sub(1).map_or(Duration::ZERO, |index| self.sorted[index]);
             time.as_secs_f64() * 1e3
         })
     }

@@ -3,11 +3,11 @@
 use serde_json::json;
 use slipstream_engine::cache::KvScheme;
 use slipstream_engine::clock::Clock;
-use slipstream_engine::config::SchedulerConfig;
+use slipstream_engine::config::{Levers, SchedulerConfig};
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::mlx::Device;
 use slipstream_engine::scheduler::{
-    Board, EventReceiver, Lane, MlxExecutor, RowSpec, Scheduler, event_channel,
+    Board, EventReceiver, Lane, MlxExecutor, Priority, RowSpec, Scheduler, event_channel,
 };
 
 use crate::load::ModelArguments;
@@ -66,9 +66,11 @@ impl Bench {
         let clock = Clock::monotonic();
         let batch_rows_max = arguments.batch.iter().copied().max().unwrap_or(1);
         check_batchable(&scheme, batch_rows_max)?;
-        let config = SchedulerConfig { batch_rows_max, ..SchedulerConfig::default() };
+        let levers = Levers::from_environment()?;
+        let config = SchedulerConfig { batch_rows_max, levers, ..SchedulerConfig::default() };
         let kv_scheme = scheme.name();
-        let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes).with_kv_scheme(scheme);
+        let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes);
+        let executor = executor.with_kv_scheme(scheme).with_levers(levers);
         Ok(Self {
             scheduler: Scheduler::new(config, executor, clock.clone(), Board::new()),
             clock,
@@ -108,8 +110,11 @@ impl Bench {
         let spec = RowSpec {
             id: format!("bench-{row}"),
             lane: Lane::Continuous,
+            lane_reasons: [].into(),
+            priority: Priority::Interactive,
             prompt: (0..self.prompt_tokens).map(|index| token(index) as u32).collect(),
             max_tokens: self.tokens,
+            kv_bytes: 0,
             stop_tokens: [].into(),
             sampling: slipstream_engine::sampling::SamplingParams::default(),
         };

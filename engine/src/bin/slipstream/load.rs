@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use clap::ValueEnum;
 use slipstream_engine::cache::{GROUP_SIZE_DEFAULT, KvQuant, KvScheme, Packing, read_kv_config};
 use slipstream_engine::clock::Clock;
-use slipstream_engine::config::SchedulerConfig;
+use slipstream_engine::config::{KvBudget, Room, SchedulerConfig};
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::gateway::{ModelCapabilities, ModelCard, RowThread};
 use slipstream_engine::mlx::thread::RebuildPause;
@@ -42,6 +42,23 @@ struct KvArguments {
     /// every request alone [default: 0].
     #[arg(long, value_name = "TOKENS")]
     quantized_kv_start: Option<usize>,
+}
+
+/// How to serve what is loaded.
+#[derive(Debug, Clone)]
+pub(crate) struct Serving {
+    /// The settings, but for the budget.
+    pub(crate) scheduler: SchedulerConfig,
+    pub(crate) kv_budget: KvBudget,
+    pub(crate) max_tokens_default: usize,
+}
+
+/// A model that runs rows.
+pub(crate) struct Served {
+    pub(crate) rows: RowThread<MlxExecutor>,
+    pub(crate) card: ModelCard,
+    /// The settings, with the budget that the model leaves room for.
+    pub(crate) scheduler: SchedulerConfig,
 }
 
 /// The computing types that `--dtype` offers.
@@ -82,25 +99,63 @@ impl ModelArguments {
     }
 
     /// Loads the model on an engine thread of its own.
-    pub(crate) fn start(
-        &self,
-        config: SchedulerConfig,
-        clock: Clock,
-    ) -> Result<(RowThread<MlxExecutor>, ModelCard)> {
-        let card = Arc::new(OnceLock::new());
-        let (arguments, id) = (self.clone(), self.id());
-        let known = Arc::clone(&card);
+    pub(crate) fn start(&self, serving: Serving, clock: Clock) -> Result<Served> {
+        let learned = Arc::new(OnceLock::new());
+        let (arguments, known) = (self.clone(), Arc::clone(&learned));
         let build = move || {
-            let back_end = Device::select()?.back_end();
-            let (loaded, scheme) = arguments.load(back_end)?;
-            // A rebuild after a failure loads the same files: the first card stays true.
-            let _ = known.set(describe(&id, &loaded, &scheme, back_end));
-            Ok(MlxExecutor::new(loaded.model, loaded.weights_bytes).with_kv_scheme(scheme))
+            let device = Device::select()?;
+            let (loaded, scheme) = arguments.load(device.back_end())?;
+            let back_end = device.back_end();
+            let card = arguments.describe(&loaded, &scheme, back_end, serving.max_tokens_default);
+            let config = serving.on(device, &loaded, &card)?;
+            let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes);
+            let executor = executor.with_kv_scheme(scheme).with_levers(config.levers);
+            // A rebuild after a failure loads the same files: what was learned first stays true.
+            let _ = known.set((card, config.clone()));
+            Ok((executor, config))
         };
-        let rows = RowThread::start(config, clock, RebuildPause::default(), build)?;
-        let card = card.get().cloned();
-        let card = card.ok_or_else(|| Error::new(Code::Internal, "a model loaded without a card"));
-        Ok((rows, card?))
+        let rows = RowThread::start(clock, RebuildPause::default(), build)?;
+        let (card, scheduler) = learned.get().cloned().ok_or_else(|| {
+            Error::new(Code::Internal, "a model loaded without telling what it is")
+        })?;
+        Ok(Served { rows, card, scheduler })
+    }
+
+    fn describe(
+        &self,
+        loaded: &Loaded,
+        scheme: &KvScheme,
+        back_end: BackEnd,
+        max_tokens_default: usize,
+    ) -> ModelCard {
+        let model_reason = loaded.serial_because.clone();
+        ModelCard {
+            id: self.id(),
+            context_tokens: loaded.context_tokens,
+            vocab_size: loaded.vocabulary,
+            dtype: dtype_name(loaded.dtype).to_owned(),
+            back_end: back_end.to_string(),
+            kv_scheme: scheme.name(),
+            capabilities: ModelCapabilities {
+                serial_because: model_reason.into_iter().chain(scheme.serial_reason()).collect(),
+            },
+            sampling_defaults: SamplingParams::default(),
+            max_tokens_default,
+            kv: loaded.kv_profile(scheme),
+        }
+    }
+}
+
+impl Serving {
+    /// The settings on `device` beside the weights of `loaded`.
+    fn on(&self, device: Device, loaded: &Loaded, card: &ModelCard) -> Result<SchedulerConfig> {
+        let room = Room {
+            total_bytes: device.memory_bytes()?,
+            weights_bytes: loaded.weights_bytes,
+            prompt_cache_bytes: 0,
+        };
+        let kv_budget_bytes = self.kv_budget.resolve(&room, card.smallest_row_bytes())?;
+        Ok(SchedulerConfig { kv_budget_bytes, ..self.scheduler.clone() })
     }
 }
 
@@ -160,20 +215,4 @@ fn check_directory(directory: &Path) -> Result<()> {
     }
     let message = format!("no model directory at `{}`", directory.display());
     Err(Error::new(Code::BadModel, message).with_hint("`slipstream import` makes one from a GGUF"))
-}
-
-fn describe(id: &str, loaded: &Loaded, scheme: &KvScheme, back_end: BackEnd) -> ModelCard {
-    let model_reason = loaded.serial_because.clone();
-    ModelCard {
-        id: id.to_owned(),
-        context_tokens: loaded.context_tokens,
-        vocab_size: loaded.vocabulary,
-        dtype: dtype_name(loaded.dtype).to_owned(),
-        back_end: back_end.to_string(),
-        kv_scheme: scheme.name(),
-        capabilities: ModelCapabilities {
-            serial_because: model_reason.into_iter().chain(scheme.serial_reason()).collect(),
-        },
-        sampling_defaults: SamplingParams::default(),
-    }
 }

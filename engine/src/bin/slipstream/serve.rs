@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use slipstream_engine::api;
 use slipstream_engine::clock::Clock;
-use slipstream_engine::config::{SchedulerConfig, ServeConfig};
+use slipstream_engine::config::{ByteCount, KvBudget, Levers, SchedulerConfig, ServeConfig};
 use slipstream_engine::error::{Code, Error, Result};
-use slipstream_engine::gateway::{Engine, ModelCard};
+use slipstream_engine::gateway::{Engine, ModelCard, PLACEMENT_LOG};
 use slipstream_engine::limits;
 use slipstream_engine::mlx::{BackEnd, Device};
 use slipstream_engine::tokenizer::Tokenizer;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+use tracing_subscriber::EnvFilter;
 
-use crate::load::ModelArguments;
+use crate::load::{ModelArguments, Served, Serving};
 
 /// What `slipstream serve` takes.
 #[derive(Debug, clap::Args)]
@@ -28,23 +29,46 @@ pub(crate) struct Arguments {
     /// The port to listen on; 0 takes a free one.
     #[arg(long, default_value_t = 8080)]
     port: u16,
-    /// Rows that decode together at most; 1 runs every request alone.
+    /// Rows that decode together at most; 1 runs every request alone, in the order of arrival.
     #[arg(long, visible_alias = "decode-concurrency", value_name = "ROWS",
           default_value_t = limits::BATCH_ROWS_DEFAULT, value_parser = rows)]
     batch: usize,
     /// Rows that prefill at a time at most.
     #[arg(long, value_name = "ROWS", default_value_t = 1, value_parser = rows)]
     prompt_concurrency: usize,
-    /// Prompt tokens run between two decode steps at most [default: 256 on a processor, 2048 on a
-    /// GPU].
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    /// Prompt tokens run between two decode steps at most; fewer while rows decode, as --max-gap
+    /// says [default: 256 on a processor, 2048 on a GPU].
+    #[arg(long, value_name = "TOKENS", value_parser = chunk_tokens())]
     prefill_step_size: Option<u32>,
+    /// How long, in milliseconds, a prompt may hold up rows that decode: its chunks are cut to what
+    /// was measured to fit [default: 1000 on a processor, 250 on a GPU].
+    #[arg(long, value_name = "MS",
+          value_parser = clap::value_parser!(u64).range(1..=limits::MAX_GAP_MS_MAX))]
+    max_gap: Option<u64>,
+    /// Cut every prompt into chunks of exactly this many tokens, whoever waits: the numbers of an
+    /// answer then do not depend on timing.
+    #[arg(long, value_name = "TOKENS", value_parser = chunk_tokens(),
+          conflicts_with_all = ["prefill_step_size", "max_gap"])]
+    prefill_chunk: Option<u32>,
+    /// Memory for the KV caches of live rows: bytes (500M, 1.5G, 2Gi), `auto` (what the model and
+    /// the system leave) or `off`. Requests wait until theirs fit.
+    #[arg(long, value_name = "BYTES", default_value = "auto")]
+    kv_budget: KvBudget,
+    /// Tokens of an answer at most when a request does not say. Each row reserves memory for all
+    /// the tokens that it may generate.
+    #[arg(long, value_name = "TOKENS", default_value_t = limits::ANSWER_TOKENS_DEFAULT as u32,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: u32,
     /// A name, beyond the loopback ones, that clients may call this server by (repeatable).
     #[arg(long = "allowed-host", value_name = "HOST")]
     allowed_hosts: Vec<String>,
     /// A web origin whose pages may use this server (repeatable).
     #[arg(long = "allowed-origin", value_name = "ORIGIN")]
     allowed_origins: Vec<String>,
+}
+
+fn chunk_tokens() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=65_536)
 }
 
 fn rows(text: &str) -> std::result::Result<usize, String> {
@@ -58,24 +82,34 @@ fn rows(text: &str) -> std::result::Result<usize, String> {
 
 /// Serves until SIGINT or SIGTERM.
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
+    let levers = Levers::from_environment()?;
     tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_env("SLIPSTREAM_LOG"))
+        .with_env_filter(log_filter(levers))
         .with_writer(std::io::stderr)
         .init();
     let runtime = Runtime::new()?;
-    let outcome = runtime.block_on(serve(arguments));
+    let outcome = runtime.block_on(serve(arguments, levers));
     // Clients that do not read their last words are not waited for.
     runtime.shutdown_timeout(Duration::ZERO);
     outcome
 }
 
-async fn serve(arguments: Arguments) -> Result<()> {
+fn log_filter(levers: Levers) -> EnvFilter {
+    let filter = EnvFilter::from_env("SLIPSTREAM_LOG");
+    let placements = format!("{PLACEMENT_LOG}=info").parse();
+    match levers.lane_debug {
+        true => filter.add_directive(placements.expect("a target and a level are a directive")),
+        false => filter,
+    }
+}
+
+async fn serve(arguments: Arguments, levers: Levers) -> Result<()> {
     let clock = Clock::monotonic();
     let shutdown = shutdown_signal()?;
-    let scheduler = arguments.scheduler_config(Device::select()?.back_end());
+    let serving = arguments.serving(Device::select()?.back_end(), levers);
     // The port comes first: a model takes seconds to load, a port in use is known at once.
     let listener = api::bind(&arguments.host, arguments.port).await?;
-    let (rows, card) = arguments.model.start(scheduler.clone(), clock.clone())?;
+    let Served { rows, card, scheduler } = arguments.model.start(serving, clock.clone())?;
     let tokenizer = Tokenizer::load(&arguments.model.model)?;
     let rows = Arc::new(rows);
     let engine =
@@ -87,16 +121,26 @@ async fn serve(arguments: Arguments) -> Result<()> {
 }
 
 impl Arguments {
-    fn scheduler_config(&self, back_end: BackEnd) -> SchedulerConfig {
-        let by_back_end = match back_end {
-            BackEnd::Cpu => limits::PREFILL_CHUNK_TOKENS_CPU,
-            BackEnd::Metal | BackEnd::Cuda => limits::PREFILL_CHUNK_TOKENS_DEFAULT,
+    fn serving(&self, back_end: BackEnd, levers: Levers) -> Serving {
+        let (chunk_tokens, gap_ms) = match back_end {
+            BackEnd::Cpu => (limits::PREFILL_CHUNK_TOKENS_CPU, limits::MAX_GAP_MS_CPU),
+            BackEnd::Metal | BackEnd::Cuda => {
+                (limits::PREFILL_CHUNK_TOKENS_DEFAULT, limits::MAX_GAP_MS_GPU)
+            }
         };
-        SchedulerConfig {
-            batch_rows_max: self.batch,
-            prefill_rows_max: self.prompt_concurrency,
-            prefill_chunk_tokens: self.prefill_step_size.map_or(by_back_end, |size| size as usize),
-            ..SchedulerConfig::default()
+        let asked_tokens = self.prefill_chunk.or(self.prefill_step_size);
+        let gap = Duration::from_millis(self.max_gap.unwrap_or(gap_ms));
+        Serving {
+            scheduler: SchedulerConfig {
+                batch_rows_max: self.batch,
+                prefill_rows_max: self.prompt_concurrency,
+                prefill_chunk_tokens: asked_tokens.map_or(chunk_tokens, |size| size as usize),
+                max_gap: self.prefill_chunk.is_none().then_some(gap),
+                levers,
+                ..SchedulerConfig::default()
+            },
+            kv_budget: self.kv_budget,
+            max_tokens_default: self.max_tokens as usize,
         }
     }
 
@@ -149,13 +193,23 @@ fn print_ready_card(
         (rows, []) => format!("{rows} rows together at most"),
         (_, reasons) => format!("1 row at a time (serial): {}", reasons.join("; ")),
     };
+    let (chunk_tokens, gap) = (scheduler.prefill_chunk_tokens, scheduler.max_gap);
+    let chunk = match gap {
+        Some(gap) => format!("{chunk_tokens} tokens a chunk at most, {} ms", gap.as_millis()),
+        None => format!("{chunk_tokens} tokens a chunk, always"),
+    };
+    let budget = scheduler.kv_budget_bytes.map_or_else(
+        || "off (rows are bounded by --batch alone)".to_owned(),
+        |bytes| ByteCount(bytes).to_string(),
+    );
     println!("slipstream is ready after {:.1} s", took.as_secs_f64());
     println!("  URL        {url}");
     println!("  model      {} ({} tokens of context)", card.id, card.context_tokens);
     println!("  back end   {}, {}", card.back_end, card.dtype);
     println!("  batch      {lane}");
+    println!("  prefill    {chunk}");
     println!("  KV scheme  {}", card.kv_scheme);
-    println!("  KV budget  none (rows are bounded by --batch)");
+    println!("  KV budget  {budget}");
     println!(
         "  try        curl -N {url}/chat/completions -H 'Content-Type: application/json' \
          -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"Hello!\"}}], \"stream\": true}}'"

@@ -3,3 +3,4 @@
 mod agents;
 mod command_line;
 mod ends;
+mod kv_schemes;

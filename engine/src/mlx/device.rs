@@ -120,6 +120,10 @@ fn gpu_figure(key: &CStr) -> Option<u64> {
         mlx_sys::mlx_device_free(device);
         status
     };
+    if status != 0 {
+        // What MLX said of it must not be taken for the text of a later failure.
+        drop(failure::failure("asking for the memory of the GPU"));
+    }
     (status == 0 && bytes > 0).then_some(bytes as u64)
 }
 

@@ -14,8 +14,8 @@ use slipstream_engine::mlx::{Device, Dtype, ops};
 use slipstream_engine::model::{self, LoadOptions, Loaded};
 use slipstream_engine::scheduler::{Board, Lane, MlxExecutor, RowEvent, RowSpec, Scheduler};
 use slipstream_tests::client::Client;
-use slipstream_tests::script;
 use slipstream_tests::random::Random;
+use slipstream_tests::script;
 use slipstream_tests::script;
 
 const CHUNK_TOKENS: usize = 64;

@@ -16,7 +16,6 @@ use slipstream_engine::scheduler::{Board, Lane, MlxExecutor, RowEvent, RowSpec, 
 use slipstream_tests::client::Client;
 use slipstream_tests::random::Random;
 use slipstream_tests::script;
-use slipstream_tests::script;
 
 const CHUNK_TOKENS: usize = 64;
 

@@ -115,7 +115,10 @@ impl DeviceInfo {
         unsafe {
             let mut info = mlx_sys::mlx_device_info_new();
             let device = mlx_sys::mlx_device_new_type(mlx_sys::mlx_device_type__MLX_GPU, 0);
-            mlx_sys::mlx_device_info_get(&raw mut info, device);
+            if mlx_sys::mlx_device_info_get(&raw mut info, device) != 0 {
+                // What MLX said of it must not be taken for the text of a later failure.
+                drop(failure::failure("asking what the GPU is"));
+            }
             mlx_sys::mlx_device_free(device);
             Self(info)
         }

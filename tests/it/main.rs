@@ -7,6 +7,9 @@ mod goldens;
 // Batches of quantized KV caches.
 #[cfg(feature = "mlx")]
 mod kv_schemes;
+// Rows of one batch do not see each other.
+#[cfg(feature = "mlx")]
+mod isolation;
 // The engine's modules import downwards only.
 mod layering;
 // A failed engine thread fails its rows and comes back.

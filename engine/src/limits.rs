@@ -17,7 +17,9 @@ pub const PREFILL_CHUNK_TOKENS_CPU: usize = 256;
 pub const PREFILL_GRANULE_TOKENS: usize = 32;
 /// The default of `--max-gap` on a GPU: how long a prompt may hold up the rows that decode.
 pub const MAX_GAP_MS_GPU: u64 = 250;
-/// The same on a processor, where a step alone takes a good part of that.
+/// The same on a processor. Measured with SmolLM2-135M in f32 on two busy cores, where a step takes
+/// 50 to 100 ms, 1500 prompt tokens beside a running row took 16 s under a gap of 250 ms (every chunk
+/// the smallest), 13 s under 1000 ms and 9 s in chunks of 256, which held the row up for 1.9 s.
 pub const MAX_GAP_MS_CPU: u64 = 1_000;
 /// The largest accepted `--max-gap`.
 pub const MAX_GAP_MS_MAX: u64 = 60_000;

@@ -63,9 +63,17 @@ impl Device {
         self.back_end
     }
 
-    /// Bytes that a GPU can work on: the working set that Metal recommends, or all of an NVIDIA
-    /// GPU's memory. `None` on a processor, which has the machine's.
-    fn gpu_bytes(self) -> Option<u64> {
+    /// Bytes of the memory that arrays live in: the working set that Metal recommends, all of an
+    /// NVIDIA GPU's, and where a GPU says nothing, or on the processor, the machine's (or what its
+    /// container may use of that).
+    ///
+    /// # Errors
+    /// `Io` when the system does not tell.
+    pub fn memory_bytes(self) -> Result<u64> {
+        self.gpu_memory_bytes().map_or_else(machine_memory_bytes, Ok)
+    }
+
+    fn gpu_memory_bytes(self) -> Option<u64> {
         if self.back_end == BackEnd::Cpu {
             return None;
         }
@@ -77,19 +85,10 @@ impl Device {
     /// Keeps the working set resident on Metal, as mlx-lm 0.32.2's `wired_limit` does: else macOS
     /// pages weights out between requests.
     fn wire_working_set(self) {
-        if let (BackEnd::Metal, Some(bytes)) = (self.back_end, self.gpu_bytes()) {
+        if let (BackEnd::Metal, Some(bytes)) = (self.back_end, self.gpu_memory_bytes()) {
             // Refused on macOS before 15; MLX then works as before, only slower after a pause.
             let _ = mlx_rs::memory::set_wired_limit(usize::try_from(bytes).unwrap_or(usize::MAX));
         }
-    }
-
-    /// Bytes of the memory that arrays live in: a GPU's own, and where it says nothing, or on the
-    /// processor, the machine's (or what its container may use of that).
-    ///
-    /// # Errors
-    /// `Io` when the system does not tell.
-    pub fn memory_bytes(self) -> Result<u64> {
-        self.gpu_bytes().map_or_else(machine_memory_bytes, Ok)
     }
 
     fn use_on_this_thread(gpu: bool) -> Self {
@@ -116,7 +115,10 @@ impl DeviceInfo {
         unsafe {
             let mut info = mlx_sys::mlx_device_info_new();
             let device = mlx_sys::mlx_device_new_type(mlx_sys::mlx_device_type__MLX_GPU, 0);
-            mlx_sys::mlx_device_info_get(&raw mut info, device);
+            if mlx_sys::mlx_device_info_get(&raw mut info, device) != 0 {
+                // What MLX said of it must not be taken for the text of a later failure.
+                drop(failure::failure("asking what the GPU is"));
+            }
             mlx_sys::mlx_device_free(device);
             Self(info)
         }
@@ -175,9 +177,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_processor_has_no_memory_of_its_own() {
-        assert_eq!(Device::cpu().gpu_bytes(), None);
-        assert!(Device::cpu().memory_bytes().unwrap() > 0);
+    fn a_processor_has_the_machines_memory() {
+        let device = Device::cpu();
+        assert_eq!(device.gpu_memory_bytes(), None);
+        assert!(device.memory_bytes().unwrap() > 1 << 28);
     }
 
     #[test]

@@ -11,7 +11,8 @@ pub struct StepTimes {
     /// How many steps the figures are of.
     pub steps: usize,
     /// Milliseconds that the host spent on a step: building it, sampling and emitting, without the wait
-    /// for the device. Half of the steps took no longer.
+    /// for the device. Half of the steps took no longer. On a processor MLX computes in part while the
+    /// step is still being dispatched, and that counts here.
     pub host_ms_p50: f64,
     /// The same for 99 of 100 steps.
     pub host_ms_p99: f64,

@@ -98,8 +98,9 @@ impl Caches {
             Operation::Extract { cache, row, held } => {
                 let lone = self.set(*cache).extract(*row).unwrap();
                 let arrays: Vec<_> = lone.arrays().cloned().collect();
-                assert_eq!(numbers(&arrays[0], 1.0), [held.clone()], "{place}: keys");
-                assert_eq!(numbers(&arrays[1], -1.0), [held.clone()], "{place}: values");
+                let held = std::slice::from_ref(held);
+                assert_eq!(numbers(&arrays[0], 1.0), held, "{place}: keys");
+                assert_eq!(numbers(&arrays[1], -1.0), held, "{place}: values");
                 self.add(lone, Kind::Solo)
             }
             Operation::Trim { cache, tokens } => {
@@ -230,7 +231,7 @@ fn sliding_windows_hold_and_see_what_mlx_lms_rotating_caches_do() {
             match (&step.state, &step.operation) {
                 (Some(state), _) => caches.check(cache, state, &place),
                 (None, operation) => {
-                    assert!(matches!(operation, Operation::Open { .. }), "{place}")
+                    assert!(matches!(operation, Operation::Open { .. }), "{place}");
                 }
             }
         }

@@ -62,6 +62,20 @@ fn unknown_flags_and_bad_values_are_refused() {
     check(server::serve().arg("--no-such-flag"), &["--no-such-flag"]);
     check(server::serve().args(["--batch", "0"]), &["--batch", "between 1 and"]);
     check(server::serve().args(["--port", "high"]), &["--port", "high"]);
+    check(server::serve().args(["--kv-budget", "lots"]), &["--kv-budget", "`auto`, `off`"]);
+    check(server::serve().args(["--max-gap", "0"]), &["--max-gap", "1..="]);
+    check(server::serve().args(["--max-tokens", "0"]), &["--max-tokens", "0"]);
+    let pinned_and_paced = ["--prefill-chunk", "64", "--max-gap", "250"];
+    check(server::serve().args(pinned_and_paced), &["--prefill-chunk", "--max-gap"]);
+}
+
+#[test]
+fn a_budget_below_one_row_and_a_misspelt_switch_are_named() {
+    let budget = ["--kv-budget", "1M"];
+    check_one_line(server::serve().args(budget), &["1.0 MB", "11.8 MB", "--kv-budget"]);
+    let mut misspelt = server::serve();
+    misspelt.env("SLIPSTREAM_NO_PIPELINE", "yes");
+    check_one_line(&mut misspelt, &["SLIPSTREAM_NO_PIPELINE", "`yes`", "only 1 and 0"]);
 }
 
 #[test]

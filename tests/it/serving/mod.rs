@@ -1,5 +1,6 @@
 //! The real server, from outside: its command line, its clients, its end.
 
+mod admission;
 mod agents;
 mod command_line;
 mod ends;

@@ -69,8 +69,9 @@ impl Bench {
         let levers = Levers::from_environment()?;
         let config = SchedulerConfig { batch_rows_max, levers, ..SchedulerConfig::default() };
         let kv_scheme = scheme.name();
-        let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes);
-        let executor = executor.with_kv_scheme(scheme).with_levers(levers);
+        let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes)
+            .with_kv_scheme(scheme)
+            .with_levers(levers);
         Ok(Self {
             scheduler: Scheduler::new(config, executor, clock.clone(), Board::new()),
             clock,

@@ -105,14 +105,12 @@ impl ModelArguments {
         let build = move || {
             let device = Device::select()?;
             let (loaded, scheme) = arguments.load(device.back_end())?;
-            let back_end = device.back_end();
-            let card = arguments.describe(&loaded, &scheme, back_end, serving.max_tokens_default);
+            let card = arguments.describe(&loaded, &scheme, device.back_end(), &serving);
             let config = serving.on(device, &loaded, &card)?;
             let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes);
-            let executor = executor.with_kv_scheme(scheme).with_levers(config.levers);
             // A rebuild after a failure loads the same files: what was learned first stays true.
             let _ = known.set((card, config.clone()));
-            Ok((executor, config))
+            Ok((executor.with_kv_scheme(scheme).with_levers(config.levers), config))
         };
         let rows = RowThread::start(clock, RebuildPause::default(), build)?;
         let (card, scheduler) = learned.get().cloned().ok_or_else(|| {
@@ -126,7 +124,7 @@ impl ModelArguments {
         loaded: &Loaded,
         scheme: &KvScheme,
         back_end: BackEnd,
-        max_tokens_default: usize,
+        serving: &Serving,
     ) -> ModelCard {
         let model_reason = loaded.serial_because.clone();
         ModelCard {
@@ -140,7 +138,7 @@ impl ModelArguments {
                 serial_because: model_reason.into_iter().chain(scheme.serial_reason()).collect(),
             },
             sampling_defaults: SamplingParams::default(),
-            max_tokens_default,
+            max_tokens_default: serving.max_tokens_default,
             kv: loaded.kv_profile(scheme),
         }
     }

@@ -166,3 +166,43 @@ fn windows(config: &ModelConfig) -> Result<Vec<Option<Window>>> {
     };
     kinds.iter().map(window).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::error::Code;
+
+    fn of(fields: &Value) -> Result<Vec<Option<Window>>> {
+        windows(&ModelConfig::from_fields(fields.as_object().unwrap().clone()))
+    }
+
+    #[test]
+    fn layers_slide_where_the_config_says_so() {
+        let window = Window::new(8, 0).unwrap();
+        let types = ["sliding_attention", "full_attention"];
+        let config = json!({ "num_hidden_layers": 2, "layer_types": types, "sliding_window": 8 });
+        assert_eq!(of(&config).unwrap(), [Some(window), None]);
+        let config = json!({ "num_hidden_layers": 2, "sliding_window": 8 });
+        assert_eq!(of(&config).unwrap(), [None, None], "a window alone makes no layer slide");
+    }
+
+    #[test]
+    fn layer_types_that_do_not_fit_are_refused_by_name() {
+        let sliding = "sliding_attention";
+        let cases = [
+            (json!({ "layer_types": [sliding], "sliding_window": 8 }), "layer_types"),
+            (json!({ "layer_types": [sliding, "chunked"], "sliding_window": 8 }), "layer_types"),
+            (json!({ "layer_types": "full_attention" }), "layer_types"),
+            (json!({ "layer_types": [sliding, sliding] }), "sliding_window"),
+            (json!({ "layer_types": [sliding, sliding], "sliding_window": -1 }), "sliding_window"),
+        ];
+        for (mut config, field) in cases {
+            config["num_hidden_layers"] = json!(2);
+            let error = of(&config).unwrap_err();
+            assert_eq!(error.code(), Code::BadModel);
+            assert!(error.message().contains(field), "{error}");
+        }
+    }
+}

@@ -95,6 +95,12 @@ impl Pair {
         });
     }
 
+    /// Takes every row out and builds the batch anew.
+    fn rebuild(&mut self) {
+        let solos = (0..self.batch.rows()).map(|row| self.batch.extract(row).unwrap());
+        self.batch = CacheSet::merge(solos.collect()).unwrap();
+    }
+
     fn check(&self) {
         assert_eq!(self.batch.rows(), self.alone.len());
         for (row, alone) in self.alone.iter().enumerate() {
@@ -155,6 +161,7 @@ enum Operation {
     Join(usize, usize),
     Step(usize),
     Leave(u64),
+    Rebuild,
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -162,6 +169,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         (START..320, 1usize..200).prop_map(|(tokens, chunk)| Operation::Join(tokens, chunk)),
         (1usize..9).prop_map(Operation::Step),
         any::<u64>().prop_map(Operation::Leave),
+        Just(Operation::Rebuild),
     ]
 }
 
@@ -190,6 +198,7 @@ proptest! {
                     let tokens = fresh(pair.alone.len());
                     pair.step(&tokens);
                 },
+                Operation::Rebuild => pair.rebuild(),
                 Operation::Leave(choice) => {
                     let rows = 0..pair.alone.len();
                     let keep: Vec<_> = rows.filter(|row| choice >> row & 1 == 1).collect();

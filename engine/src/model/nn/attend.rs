@@ -108,3 +108,84 @@ impl Groups {
         Ok(attended.reshape(&[rows, heads, tokens, dimension])?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::Packing;
+    use crate::mlx::Device;
+
+    const DIMENSION: i32 = 64;
+    const SCALE: f32 = 0.1;
+
+    /// `[2, heads, tokens, DIMENSION]` of smooth numbers.
+    fn heads_of(heads: i32, tokens: i32, seed: f32) -> Array {
+        let shape = [2, heads, tokens, DIMENSION];
+        let count: i32 = shape.iter().product();
+        let data: Vec<f32> = (0..count).map(|i| (seed + i as f32 * 0.37).sin()).collect();
+        Array::from_slice(&data, &shape)
+    }
+
+    /// Each head `times` times in a row.
+    fn repeated(array: &Array, times: i32) -> Array {
+        let heads: Vec<i32> = (0..array.dim(1) * times).map(|head| head / times).collect();
+        ops::take_axis(array, &ops::int_vector(&heads), 1).unwrap()
+    }
+
+    /// Queries of `tokens` tokens over 9 columns, and masks that may hide some of them.
+    fn masks(tokens: i32) -> Vec<Mask> {
+        let visible: Vec<bool> = (0..2 * 9).map(|index| index != 0 && index != 9).collect();
+        let padding = Array::from_slice(&visible, &[2, 1, 1, 9]);
+        let causal = ops::causal_mask(tokens, 9).unwrap();
+        let both = ops::logical_and(&padding, &causal).unwrap();
+        vec![Mask::None, Mask::Causal, Mask::Array(causal), Mask::Array(padding), Mask::Array(both)]
+    }
+
+    #[test]
+    fn query_heads_that_share_a_packed_key_head_attend_as_if_each_had_its_own() {
+        Device::cpu();
+        let packing = Packing { group_size: 32, bits: 4 };
+        let (keys, values) = (heads_of(2, 9, 0.3), heads_of(2, 9, 7.1));
+        for tokens in [1, 5] {
+            let queries = heads_of(6, tokens, 2.9);
+            let seen = KeyValues::plain(keys.clone(), values.clone()).pack(packing).unwrap();
+            let own = KeyValues::plain(repeated(&keys, 3), repeated(&values, 3));
+            let own = own.pack(packing).unwrap();
+            for mask in masks(tokens) {
+                let run = |seen: &KeyValues| attend(&queries, seen, SCALE, &mask).unwrap();
+                let (shared, own) = (run(&seen), run(&own));
+                assert_eq!(shared.shape(), queries.shape());
+                let (shared, own) = (ops::read_f32(&shared), ops::read_f32(&own));
+                assert_eq!(shared.unwrap(), own.unwrap(), "{tokens} tokens, {mask:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn attention_over_packed_columns_is_attention_over_what_they_unpack_to() {
+        Device::cpu();
+        let packing = Packing { group_size: 64, bits: 8 };
+        let plain = KeyValues::plain(heads_of(2, 9, 0.3), heads_of(2, 9, 7.1));
+        let packed = plain.pack(packing).unwrap();
+        let unpacked = packed.map(|columns| match columns {
+            Columns::Affine(AffineColumns { packed, scales, biases, packing }) => {
+                let how = (packing.group_size, packing.bits);
+                Ok(Columns::Plain(ops::dequantize(packed, scales, biases, how)?))
+            }
+            Columns::Plain(_) => panic!("not packed"),
+        });
+        let unpacked = unpacked.unwrap();
+        for (heads, tokens) in [(2, 1), (2, 5), (4, 1), (4, 5)] {
+            let queries = heads_of(heads, tokens, 2.9);
+            for mask in masks(tokens) {
+                let run = |seen: &KeyValues| {
+                    ops::read_f32(&attend(&queries, seen, SCALE, &mask).unwrap()).unwrap()
+                };
+                for (packed, unpacked) in run(&packed).iter().zip(run(&unpacked)) {
+                    // Sums of 64 f32 products below 1.
+                    assert!((packed - unpacked).abs() < 1e-5, "{packed} and {unpacked}, {mask:?}");
+                }
+            }
+        }
+    }
+}

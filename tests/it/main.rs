@@ -6,6 +6,9 @@
 mod goldens;
 // The engine's modules import downwards only.
 mod layering;
+// Mechanisms that are switched off for measurements.
+#[cfg(feature = "mlx")]
+mod levers;
 // A failed engine thread fails its rows and comes back.
 mod recovery;
 // Sampled rows on a real model.

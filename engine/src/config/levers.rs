@@ -22,8 +22,11 @@ pub struct Levers {
     pub lane_debug: bool,
 }
 
+/// Finds one switch among all.
+type Lever = fn(&mut Levers) -> &mut bool;
+
 /// Every variable, and the switch that it sets.
-const VARIABLES: [(&str, fn(&mut Levers) -> &mut bool); 5] = [
+const VARIABLES: [(&str, Lever); 5] = [
     ("SLIPSTREAM_NO_PIPELINE", |levers| &mut levers.no_pipeline),
     ("SLIPSTREAM_REMERGE", |levers| &mut levers.remerge),
     ("SLIPSTREAM_ROW_SAMPLING", |levers| &mut levers.row_sampling),

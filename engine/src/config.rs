@@ -28,7 +28,7 @@ pub struct SchedulerConfig {
     pub max_gap: Option<Duration>,
     /// Bytes that the caches of live rows may take together (`--kv-budget`); `None` is no bound.
     pub kv_budget_bytes: Option<u64>,
-    /// Rows that may wait for admission at most.
+    /// Rows that may be live beyond `batch_rows_max`: one more is refused.
     pub waiting_rows_max: usize,
     /// What was switched off, for measurements.
     pub levers: Levers,

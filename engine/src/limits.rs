@@ -1,6 +1,6 @@
 //! Every bound of the engine, with its unit in its name.
 
-/// Rows that may wait for admission; one more is refused with `QueueFull`.
+/// Rows that may be live beyond those that fit the batch; one more is refused with `QueueFull`.
 pub const WAITING_ROWS_MAX: usize = 1024;
 /// Requests that may wait on the channel to the engine thread.
 pub const COMMAND_QUEUE: usize = 2048;

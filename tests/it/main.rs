@@ -12,6 +12,9 @@ mod kv_schemes;
 mod isolation;
 // The engine's modules import downwards only.
 mod layering;
+// Mechanisms that are switched off for measurements.
+#[cfg(feature = "mlx")]
+mod levers;
 // A failed engine thread fails its rows and comes back.
 mod recovery;
 // Sampled rows on a real model.

@@ -29,7 +29,7 @@ use slipstream_tests::script::{
     Answer, Call, Counts, Fault, Pace, Script, ScriptedExecutor, SharedJournal, answer, row,
 };
 
-const SEEDS: u64 = 8_000;
+const SEEDS: u64 = 7_500;
 /// Ticks that all seeds together make at least, so that the simulation cannot shrink unnoticed.
 const TICKS_MIN: u64 = 1_000_000;
 /// Ticks after which a run counts as stuck; the longest that was seen takes a tenth of this.

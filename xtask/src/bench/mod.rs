@@ -104,7 +104,9 @@ impl Bench {
 
     fn engine(&self) -> Result<Engine> {
         let task = self.slipstream_bench(&self.model).args(["--figures", "lanes,joins"]);
-        Engine::parse(&task.args(DECODE).capture()?)
+        // Short runs: what else happens on the machine then meets both sides of a pair alike.
+        let short = ["--prompt-tokens", "64", "--tokens", "24", "--repeats", "15"];
+        Engine::parse(&task.args(short).capture()?)
     }
 
     /// A checkpoint whose steps compute next to nothing, made anew.

@@ -17,8 +17,9 @@ impl Engine {
             .with_context(|| format!("failed to parse a benchmark's JSON: `{}`", text.trim()))?;
         let joins = value["joins"].as_array().context("failed to find `joins` in a benchmark")?;
         let engine = Self { lanes: value["lanes"].clone(), joins: joins.clone() };
-        let lanes = ["pairs", "continuous_tokens_per_second", "serial_tokens_per_second", "ratio"];
-        check(&engine.lanes, &lanes)?;
+        let speeds = ["continuous_tokens_per_second", "serial_tokens_per_second"];
+        check(&engine.lanes, &speeds)?;
+        check(&engine.lanes, &["pairs", "ratio", "step_ratio"])?;
         for join in &engine.joins {
             check(join, &["rows", "step_ms", "alone_ms", "cost_steps"])?;
         }
@@ -31,9 +32,10 @@ impl Engine {
             (lane("continuous_tokens_per_second"), lane("serial_tokens_per_second"));
         let mut lines = vec![format!(
             "one row                 continuous {continuous:.1} tok/s, serial {serial:.1}, ratio \
-             {:.3} of {} pairs, same tokens",
+             {:.3} of {} pairs, {:.3} of median steps, same tokens",
             lane("ratio"),
             lane("pairs"),
+            lane("step_ratio"),
         )];
         lines.extend(self.joins.iter().map(|join| {
             format!(
@@ -71,7 +73,8 @@ mod tests {
         json!({
             "lanes": {
                 "pairs": 5, "continuous_tokens_per_second": 20.0,
-                "serial_tokens_per_second": 19.0, "ratio": 1.0526, "more": [],
+                "serial_tokens_per_second": 19.0, "ratio": 1.0526, "step_ratio": 1.0,
+                "more": [],
             },
             "joins": [{ "rows": 4, "step_ms": 61.0, "alone_ms": 130.0, "cost_steps": -0.125 }],
         })
@@ -80,7 +83,8 @@ mod tests {
     #[test]
     fn lanes_and_joins_have_a_line_each() {
         let lines = Engine::parse(&printed().to_string()).unwrap().lines();
-        assert!(lines[0].ends_with("20.0 tok/s, serial 19.0, ratio 1.053 of 5 pairs, same tokens"));
+        let expected = "20.0 tok/s, serial 19.0, ratio 1.053 of 5 pairs, 1.000 of median steps";
+        assert!(lines[0].contains(expected), "{}", lines[0]);
         assert!(lines[1].ends_with("-0.12 steps of 61 ms beyond its own 130 ms"), "{}", lines[1]);
         assert_eq!(lines.len(), 2);
     }

@@ -104,7 +104,7 @@ impl Serving {
         median(&self.late.iter().map(figure).collect::<Vec<f64>>())
     }
 
-    fn lines(&self) -> Vec<String> {
+    pub(super) fn lines(&self) -> Vec<String> {
         let first = self.late_median(|late| late.first_token_seconds);
         let end = self.late_median(|late| late.others_end_seconds);
         let share = self.late_median(Late::share);
@@ -120,7 +120,7 @@ impl Serving {
         lines
     }
 
-    fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         json!({
             "ready_seconds": median(&self.ready_seconds),
             "late_first_token_seconds": self.late_median(|late| late.first_token_seconds),

@@ -1,7 +1,9 @@
 //! One row in the continuous lane against one in the serial lane.
 //!
 //! Both decode the same prompt on the same scheduler, in pairs whose order alternates, so that a machine
-//! that grows slower or faster meanwhile favours neither. They must say the same tokens.
+//! that grows slower or faster meanwhile favours neither. They must say the same tokens. Two ratios are
+//! told: of tokens per second, everything in it, and of median steps, which others that use the machine
+//! in bursts disturb less.
 
 use serde_json::{Value, json};
 use slipstream_engine::error::{Code, Error, Result};
@@ -10,17 +12,24 @@ use slipstream_engine::scheduler::Lane;
 use super::rig::{Heard, Rig};
 use super::{Outcome, median};
 
-/// Tokens per second of the two lanes, one after the other.
+/// The two lanes, one after the other.
 #[derive(Debug, Clone, Copy)]
 struct Pair {
-    continuous: f64,
-    serial: f64,
+    continuous: Speed,
+    serial: Speed,
+}
+
+/// How fast one lane was.
+#[derive(Debug, Clone, Copy)]
+struct Speed {
+    tokens_per_second: f64,
+    step_seconds: f64,
 }
 
 /// What one lane did.
 struct Run {
     tokens: Vec<u32>,
-    tokens_per_second: f64,
+    speed: Speed,
 }
 
 /// Measures `repeats` pairs.
@@ -40,7 +49,7 @@ pub(super) fn measure(rig: &mut Rig, repeats: usize, tokens: usize) -> Result<Ou
         let second = run(rig, order[1], tokens)?;
         same_tokens(&expected, &first.tokens)?;
         same_tokens(&expected, &second.tokens)?;
-        pairs.push(Pair::of(order[0], first.tokens_per_second, second.tokens_per_second));
+        pairs.push(Pair::of(order[0], first.speed, second.speed));
     }
     Ok(Outcome { name: "lanes", json: as_json(&pairs), table: table(&pairs) })
 }
@@ -49,11 +58,15 @@ pub(super) fn measure(rig: &mut Rig, repeats: usize, tokens: usize) -> Result<Ou
 fn run(rig: &mut Rig, lane: Lane, tokens: usize) -> Result<Run> {
     let mut receiver = rig.submit(0, lane, tokens);
     rig.tick_until_decoding(1)?;
-    let began = rig.clock.now();
-    rig.tick_until_idle();
-    let seconds = (rig.clock.now() - began).as_secs_f64();
-    let heard = Heard::from(&mut receiver)?;
-    Ok(Run { tokens: heard.tokens, tokens_per_second: (tokens - 1) as f64 / seconds })
+    let mut ticks = Vec::new();
+    while rig.scheduler.live_rows() > 0 {
+        ticks.push(rig.tick());
+    }
+    let speed = Speed {
+        tokens_per_second: (tokens - 1) as f64 / ticks.iter().sum::<f64>(),
+        step_seconds: median(ticks),
+    };
+    Ok(Run { tokens: Heard::from(&mut receiver)?.tokens, speed })
 }
 
 fn same_tokens(left: &[u32], right: &[u32]) -> Result<()> {
@@ -66,7 +79,7 @@ fn same_tokens(left: &[u32], right: &[u32]) -> Result<()> {
 }
 
 impl Pair {
-    fn of(first_lane: Lane, first: f64, second: f64) -> Self {
+    fn of(first_lane: Lane, first: Speed, second: Speed) -> Self {
         match first_lane {
             Lane::Continuous => Self { continuous: first, serial: second },
             Lane::Serial => Self { continuous: second, serial: first },
@@ -74,16 +87,24 @@ impl Pair {
     }
 
     fn ratio(self) -> f64 {
-        self.continuous / self.serial
+        self.continuous.tokens_per_second / self.serial.tokens_per_second
+    }
+
+    /// The same of median steps: above 1 the continuous lane is faster.
+    fn step_ratio(self) -> f64 {
+        self.serial.step_seconds / self.continuous.step_seconds
     }
 }
 
 fn as_json(pairs: &[Pair]) -> Value {
     json!({
         "pairs": pairs.len(),
-        "continuous_tokens_per_second": median(pairs.iter().map(|pair| pair.continuous)),
-        "serial_tokens_per_second": median(pairs.iter().map(|pair| pair.serial)),
+        "continuous_tokens_per_second":
+            median(pairs.iter().map(|pair| pair.continuous.tokens_per_second)),
+        "serial_tokens_per_second":
+            median(pairs.iter().map(|pair| pair.serial.tokens_per_second)),
         "ratio": median(pairs.iter().map(|pair| pair.ratio())),
+        "step_ratio": median(pairs.iter().map(|pair| pair.step_ratio())),
         "ratios": pairs.iter().map(|pair| pair.ratio()).collect::<Vec<f64>>(),
     })
 }
@@ -93,11 +114,12 @@ fn table(pairs: &[Pair]) -> String {
     let (least, most) = (ratios().fold(f64::NAN, f64::min), ratios().fold(f64::NAN, f64::max));
     format!(
         "one row, continuous {:.1} tok/s, serial {:.1} tok/s, ratio {:.3} ({least:.3} to {most:.3} \
-         in {} pairs), same tokens",
-        median(pairs.iter().map(|pair| pair.continuous)),
-        median(pairs.iter().map(|pair| pair.serial)),
+         in {} pairs), of median steps {:.3}, same tokens",
+        median(pairs.iter().map(|pair| pair.continuous.tokens_per_second)),
+        median(pairs.iter().map(|pair| pair.serial.tokens_per_second)),
         median(ratios()),
         pairs.len(),
+        median(pairs.iter().map(|pair| pair.step_ratio())),
     )
 }
 
@@ -107,8 +129,16 @@ mod tests {
 
     #[test]
     fn a_pair_is_read_in_the_order_in_which_it_ran() {
-        assert_eq!(Pair::of(Lane::Continuous, 3.0, 2.0).ratio(), 1.5);
-        assert_eq!(Pair::of(Lane::Serial, 3.0, 1.5).ratio(), 0.5);
+        let speed = |tokens_per_second: f64| Speed {
+            tokens_per_second,
+            step_seconds: 1.0 / tokens_per_second,
+        };
+        let check = |lane, first, second, ratio| {
+            let pair = Pair::of(lane, speed(first), speed(second));
+            assert_eq!((pair.ratio(), pair.step_ratio()), (ratio, ratio));
+        };
+        check(Lane::Continuous, 4.0, 2.0, 2.0);
+        check(Lane::Serial, 4.0, 2.0, 0.5);
     }
 
     #[test]

@@ -49,6 +49,13 @@ impl Clock {
     }
 }
 
+/// How long this thread has kept a processor busy. Unlike the time that passes, it leaves out where
+/// the thread waited, and what others took of the machine meanwhile.
+pub fn thread_busy() -> Duration {
+    let busy = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(busy).unwrap_or_default()
+}
+
 /// Seconds since the Unix epoch, for the `created` fields of the APIs.
 #[allow(clippy::disallowed_methods)]
 pub fn unix_seconds() -> u64 {

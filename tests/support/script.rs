@@ -360,7 +360,7 @@ impl Executor for ScriptedExecutor {
         self.note_batch();
         self.journal.open().step_rows.push(self.batch.len());
         let waited = self.take_time(Call::Step, self.batch.len(), self.width_tokens() as usize);
-        Ok(Stepped { sampled, waited })
+        Ok(Stepped { sampled, waited, ..Stepped::default() })
     }
 
     fn flush(&mut self) -> Result<Vec<Sampled>> {

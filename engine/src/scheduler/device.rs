@@ -4,6 +4,8 @@
 //! token ids that the last one is still computing, dispatched, and only then are the last ids read.
 //! So the host builds step n + 1 while the device runs step n.
 
+use std::time::Duration;
+
 use rand::RngExt;
 
 use super::executor::{Executor, Sampled, Stepped};
@@ -112,16 +114,19 @@ impl MlxExecutor {
         }
     }
 
-    /// Builds and dispatches one step of `batch` and returns the register that was fed.
-    fn dispatch(&mut self, batch: &mut Batch) -> Result<Register> {
+    /// Builds and dispatches one step of `batch`; returns the register that was fed, and how long the
+    /// dispatch alone took.
+    fn dispatch(&mut self, batch: &mut Batch, clock: &Clock) -> Result<(Register, Duration)> {
         let inputs = batch.register.as_inputs()?;
         let sampled = self.forward(&mut batch.rows, &mut batch.caches, &inputs)?;
+        let began = clock.now();
         ops::start_evaluation([&sampled])?;
+        let dispatching = clock.now().saturating_sub(began);
         self.steps += 1;
         if self.steps.is_multiple_of(CLEAR_CACHE_STEPS) {
             memory::clear_cache()?;
         }
-        Ok(std::mem::replace(&mut batch.register, Register::InFlight(sampled)))
+        Ok((std::mem::replace(&mut batch.register, Register::InFlight(sampled)), dispatching))
     }
 
     fn running(&mut self) -> Result<&mut Batch> {
@@ -185,14 +190,15 @@ impl Executor for MlxExecutor {
     fn step(&mut self, clock: &Clock) -> Result<Stepped> {
         let mut batch =
             self.batch.take().ok_or_else(|| Error::new(Code::Internal, "a step without rows"))?;
-        let fed = self.dispatch(&mut batch)?;
+        let (fed, dispatching) = self.dispatch(&mut batch, clock)?;
         self.batch = Some(batch);
         match fed {
-            Register::Known(_) => Ok(Stepped::default()),
+            Register::Known(_) => Ok(Stepped { dispatching, ..Stepped::default() }),
             Register::InFlight(tokens) => {
                 let began = clock.now();
                 let sampled = read(&tokens)?;
-                Ok(Stepped { sampled, waited: clock.now().saturating_sub(began) })
+                let waited = clock.now().saturating_sub(began);
+                Ok(Stepped { sampled, dispatching, waited })
             }
         }
     }

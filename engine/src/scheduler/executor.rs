@@ -21,6 +21,9 @@ pub struct Sampled {
 pub struct Stepped {
     /// The tokens of the step before it: one per row, or none when nothing was in flight.
     pub sampled: Vec<Sampled>,
+    /// The part of the call in which the step was handed to the device. On a processor this waits for
+    /// the step's own computations, since only so many of them may be outstanding.
+    pub dispatching: Duration,
     /// The part of the call in which the host only waited for the device.
     pub waited: Duration,
 }

@@ -164,6 +164,11 @@ impl<E: Executor> Scheduler<E> {
         self.waiting.len() + self.prefilling.len() + self.running.len()
     }
 
+    /// Forgets the times of past steps, so that the next ones are measured alone.
+    pub fn forget_step_times(&mut self) {
+        self.steps = StepWindow::default();
+    }
+
     /// Asserts the module's invariants.
     ///
     /// # Panics

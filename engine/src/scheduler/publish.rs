@@ -46,9 +46,16 @@ impl Board {
         let lost_rows = last.batch.submitted_rows - totals.finished_rows;
         totals.finished_rows += lost_rows;
         totals.failed_rows += lost_rows;
-        let BatchSnapshot { configured, mode, submitted_rows, kv_budget_bytes, .. } = last.batch;
-        let idle = BatchSnapshot::default();
-        let batch = BatchSnapshot { configured, mode, submitted_rows, kv_budget_bytes, ..idle };
+        let BatchSnapshot { configured, mode, submitted_rows, kv_budget_bytes, max_gap_ms, .. } =
+            last.batch;
+        let batch = BatchSnapshot {
+            configured,
+            mode,
+            submitted_rows,
+            kv_budget_bytes,
+            max_gap_ms,
+            ..BatchSnapshot::default()
+        };
         let progressed_at = last.progressed_at;
         self.post(Snapshot { batch, totals, progressed_at, ..Snapshot::default() });
     }
@@ -102,6 +109,7 @@ impl<E: Executor> Scheduler<E> {
             kv_projected_bytes: self.occupancy().projection.bytes(),
             kv_budget_bytes: self.config.kv_budget_bytes,
             prefill_chunk_tokens: self.pacer.chunks().beside_tokens,
+            max_gap_ms: self.config.max_gap.map(whole_milliseconds),
             tokens_per_second_now: rates.sum(),
         }
     }
@@ -129,6 +137,10 @@ impl<E: Executor> Scheduler<E> {
             Stage::Waiting | Stage::Decoding { .. } => 0,
         }
     }
+}
+
+fn whole_milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Why a row waits, and which one of the queue it is.

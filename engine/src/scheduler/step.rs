@@ -46,17 +46,16 @@ impl<E: Executor> Scheduler<E> {
     fn step(&mut self) {
         let began = self.clock.now();
         let stepped = self.executor.step(&self.clock);
-        let stepped = stepped
-            .and_then(|Stepped { sampled, waited }| Ok((self.one_token_per_row(sampled)?, waited)));
+        let stepped = stepped.and_then(|stepped| self.check(stepped));
         match stepped {
-            Ok((sampled, waited)) => {
+            Ok(Stepped { sampled, dispatching, waited }) => {
                 self.in_flight = true;
                 self.note_progress();
                 self.totals.decode_steps += 1;
                 self.totals.peak_rows = self.totals.peak_rows.max(self.running.len());
                 self.emit(&sampled);
                 let took = self.clock.now().saturating_sub(began);
-                self.steps.note_host(took.saturating_sub(waited));
+                self.steps.note_host(took.saturating_sub(waited), dispatching);
             }
             Err(error) => self.fail_batch("step", &error),
         }
@@ -72,6 +71,10 @@ impl<E: Executor> Scheduler<E> {
         }
         self.executor.reset();
         self.in_flight = false;
+    }
+
+    fn check(&self, stepped: Stepped) -> Result<Stepped> {
+        Ok(Stepped { sampled: self.one_token_per_row(stepped.sampled)?, ..stepped })
     }
 
     /// Holds the executor to its word: a token for each row if a step was in flight, else none.

@@ -99,6 +99,8 @@ pub struct BatchSnapshot {
     pub kv_budget_bytes: Option<u64>,
     /// Prompt tokens that run between two decode steps at most, as things stand.
     pub prefill_chunk_tokens: usize,
+    /// Milliseconds that a prompt may hold up the rows that decode; `None` when chunks are pinned.
+    pub max_gap_ms: Option<u64>,
     /// Tokens per second of all decoding rows together, over the last two seconds.
     pub tokens_per_second_now: f64,
 }

@@ -59,6 +59,7 @@ struct BatchStats {
     kv_projected_bytes: u64,
     kv_budget_bytes: Option<u64>,
     prefill_chunk_tokens: usize,
+    max_gap_ms: Option<u64>,
     tokens_per_second_now: f64,
 }
 
@@ -91,6 +92,8 @@ struct StepStats {
     steps: usize,
     host_ms_p50: f64,
     host_ms_p99: f64,
+    build_ms_p50: f64,
+    build_ms_p99: f64,
     gap_ms_p50: f64,
     gap_ms_p99: f64,
 }
@@ -159,6 +162,7 @@ impl BatchStats {
             kv_projected_bytes: batch.kv_projected_bytes,
             kv_budget_bytes: batch.kv_budget_bytes,
             prefill_chunk_tokens: batch.prefill_chunk_tokens,
+            max_gap_ms: batch.max_gap_ms,
             tokens_per_second_now: batch.tokens_per_second_now,
         }
     }
@@ -197,6 +201,8 @@ impl From<&StepTimes> for StepStats {
             steps: step.steps,
             host_ms_p50: step.host_ms_p50,
             host_ms_p99: step.host_ms_p99,
+            build_ms_p50: step.build_ms_p50,
+            build_ms_p99: step.build_ms_p99,
             gap_ms_p50: step.gap_ms_p50,
             gap_ms_p99: step.gap_ms_p99,
         }

@@ -1,5 +1,7 @@
 //! `cargo xtask bench`: our engine beside mlx-lm, on the same weights, back end and BLAS. The two
-//! decode in turns, so that a machine that slows down slows both. Then one server is looked at
+//! decode in turns, so that a machine that slows down slows both, the demo model and one whose steps
+//! are almost the host's work alone. Then the engine is set against itself: one row in each of its
+//! lanes, and batches with and without a joining row. Then one server is looked at
 //! over HTTP: how fast it is ready, how long a late request waits, what a full one still does in time,
 //! and what it costs when idle.
 
@@ -8,26 +10,33 @@ mod pressure;
 mod server;
 mod soak;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
 use self::server::{IDLE_SECONDS, Server};
-use crate::figures::{Figures, Serving, collect, parse_cells};
+use crate::figures::{Decode, Engine, Figures, Reading, Serving, parse_cells};
 use crate::process::Task;
-use crate::stamp::{create_folder, write_whole};
+use crate::stamp::{create_folder, fresh_partial, remove_if_there, rename, write_whole};
 use crate::workspace::Workspace;
 use crate::{model, setup, venv};
 
-/// What both engines are told to decode.
-const DECODE: [&str; 6] = ["--batch", "1,4,8", "--prompt-tokens", "64", "--tokens", "64"];
+/// What both engines are told to decode, of each batch size.
+const DECODE: [&str; 4] = ["--prompt-tokens", "64", "--tokens", "64"];
+
+/// The batch sizes of the demo model.
+const BATCH: &str = "1,4,8";
+
+/// The batch size at which the host's part of a step is measured on a model without width.
+const NARROW_BATCH: &str = "8";
 
 /// What the benchmark works with.
 struct Bench {
     server: PathBuf,
     model: PathBuf,
     python: PathBuf,
-    script: PathBuf,
+    /// Of the scripts.
+    scripts: PathBuf,
     /// Where logs and results go.
     folder: PathBuf,
 }
@@ -55,32 +64,69 @@ impl Bench {
         Ok(Self {
             model: model::ready(workspace, &server)?,
             python: venv::ORACLE.ready(workspace)?,
-            script: workspace.root().join("xtask/bench/mlx_lm_decode.py"),
+            scripts: workspace.root().join("xtask/bench"),
             server,
             folder,
         })
     }
 
     fn measure(&self, rounds: usize) -> Result<Figures> {
+        eprintln!("Decoding the demo model");
+        let decode = self.decode(&self.model, BATCH, rounds)?;
+        eprintln!("Decoding a model of 28 layers without width");
+        let narrow = self.decode(&self.narrow_model()?, NARROW_BATCH, rounds)?;
+        eprintln!("Comparing lanes, and timing joins");
+        let engine = self.engine()?;
+        let serving = self.serving(rounds)?;
+        Ok(Figures { decode, narrow, engine, serving })
+    }
+
+    fn decode(&self, model: &Path, batch: &str, rounds: usize) -> Result<Decode> {
         let (mut ours, mut mlx_lm) = (Vec::new(), Vec::new());
         for round in 1..=rounds {
             eprintln!("Round {round} of {rounds}: decode, mlx-lm");
-            mlx_lm.push(self.mlx_lm_decode()?);
+            mlx_lm.push(self.mlx_lm_decode(model, batch)?);
             eprintln!("Round {round} of {rounds}: decode, slipstream");
-            ours.push(self.our_decode()?);
+            ours.push(self.our_decode(model, batch)?);
         }
-        let serving = self.serving(rounds)?;
-        Ok(Figures { ours: collect(&ours)?, mlx_lm: collect(&mlx_lm)?, serving })
+        Decode::collect(&ours, &mlx_lm)
     }
 
-    fn mlx_lm_decode(&self) -> Result<Vec<(u64, f64)>> {
-        let task = Task::new("measure mlx-lm", &self.python).arg(&self.script);
-        parse_cells(&task.arg("--model").arg(&self.model).args(DECODE).capture()?)
+    fn mlx_lm_decode(&self, model: &Path, batch: &str) -> Result<Vec<Reading>> {
+        let task = self.script("measure mlx-lm", "mlx_lm_decode.py").arg("--model").arg(model);
+        parse_cells(&task.args(["--batch", batch]).args(DECODE).capture()?)
     }
 
-    fn our_decode(&self) -> Result<Vec<(u64, f64)>> {
-        let task = Task::new("measure slipstream", &self.server).args(["bench", "--model"]);
-        parse_cells(&task.arg(&self.model).args(DECODE).arg("--json").capture()?)
+    fn our_decode(&self, model: &Path, batch: &str) -> Result<Vec<Reading>> {
+        let task = self.slipstream_bench(model).args(["--batch", batch]);
+        parse_cells(&task.args(DECODE).capture()?)
+    }
+
+    fn engine(&self) -> Result<Engine> {
+        let task = self.slipstream_bench(&self.model).args(["--figures", "lanes,joins"]);
+        // Short runs: what else happens on the machine then meets both sides of a pair alike.
+        let short = ["--prompt-tokens", "64", "--tokens", "24", "--repeats", "15"];
+        Engine::parse(&task.args(short).capture()?)
+    }
+
+    /// A checkpoint whose steps compute next to nothing, made anew.
+    fn narrow_model(&self) -> Result<PathBuf> {
+        let directory = self.folder.join("host-28");
+        let partial = fresh_partial(&directory)?;
+        let task = self.script("write a checkpoint", "host_checkpoint.py");
+        task.arg("--out").arg(&partial).capture()?;
+        remove_if_there(&directory)?;
+        rename(&partial, &directory)?;
+        Ok(directory)
+    }
+
+    fn script(&self, attempt: &str, name: &str) -> Task {
+        Task::new(attempt, &self.python).arg(self.scripts.join(name))
+    }
+
+    fn slipstream_bench(&self, model: &Path) -> Task {
+        let task = Task::new("measure slipstream", &self.server).args(["bench", "--json"]);
+        task.arg("--model").arg(model)
     }
 
     fn serving(&self, rounds: usize) -> Result<Serving> {

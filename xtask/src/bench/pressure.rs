@@ -5,17 +5,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Result, anyhow};
+use serde_json::Value;
 
 use super::server::{chat, model_name, stats_when};
 use crate::clock::Stopwatch;
-use crate::figures::Pressure;
+use crate::figures::{Gap, Pressure};
 use crate::http;
 
-/// Rows that decode while the server is asked.
-const ROWS: usize = 7;
+/// Rows that decode beside the watched one. The server has room for one more: the long prompt.
+const ROWS: usize = 6;
 
-/// Tokens that each of those rows says.
-const ROW_TOKENS: u64 = 160;
+/// Tokens that the watched row has before the long prompt comes.
+const STEADY_TOKENS: u64 = 24;
+
+/// Tokens that each of those rows says, more than the long prompt has chunks.
+const ROW_TOKENS: u64 = 320;
 
 /// Words of the prompt that joins; about as many tokens.
 const LONG_PROMPT_WORDS: usize = 6000;
@@ -24,19 +28,31 @@ const LONG_PROMPT_WORDS: usize = 6000;
 pub(super) fn pressure(port: u16) -> Result<Pressure> {
     let model = model_name(port)?;
     let over = AtomicBool::new(false);
+    let watch = Stopwatch::start();
     thread::scope(|scope| {
         let crowd = scope.spawn(|| crowd(port, &model));
-        let watched = scope.spawn(|| gaps_ms(port, &model));
+        stats_when(port, |stats| stats["batch"]["active_rows"] == ROWS)?;
+        let watched = scope.spawn(|| gaps(port, &model, watch));
         let asked = scope.spawn(|| answers_ms(port, &over));
-        stats_when(port, |stats| stats["batch"]["active_rows"] == ROWS + 1)?;
+        let stats = stats_when(port, |stats| {
+            stats["batch"]["active_rows"] == ROWS + 1
+                && generated(stats).is_some_and(|tokens| tokens >= STEADY_TOKENS)
+        })?;
+        let sent_seconds = watch.seconds();
         let joiner = scope.spawn(|| long_prompt(port, &model));
         let first_token_seconds = joined(joiner.join())?;
         joined(crowd.join())?;
-        let gaps_ms = joined(watched.join())?;
+        let gaps = joined(watched.join())?;
         over.store(true, Ordering::Relaxed);
         let (stats_ms, health_ms) = joined(asked.join())?;
-        Ok(Pressure { stats_ms, health_ms, gaps_ms, first_token_seconds })
+        let max_gap_ms = stats["batch"]["max_gap_ms"].as_f64();
+        Ok(Pressure { stats_ms, health_ms, gaps, max_gap_ms, sent_seconds, first_token_seconds })
     })
+}
+
+/// Tokens of the row that came last.
+fn generated(stats: &Value) -> Option<u64> {
+    stats["rows"].as_array()?.last()?["generated_tokens"].as_u64()
 }
 
 fn joined<T>(outcome: thread::Result<Result<T>>) -> Result<T> {
@@ -59,15 +75,16 @@ fn drain(port: u16, model: &str, prompt: &str) -> Result<()> {
     Ok(())
 }
 
-/// Milliseconds between the pieces of one row's answer.
-fn gaps_ms(port: u16, model: &str) -> Result<Vec<f64>> {
-    let mut events = chat(port, model, "Write about the history of the sea.", ROW_TOKENS * 2)?;
+/// The gaps between the pieces of one row's answer.
+fn gaps(port: u16, model: &str, watch: Stopwatch) -> Result<Vec<Gap>> {
+    let mut events = chat(port, model, "Write about the history of the sea.", ROW_TOKENS)?;
     events.next_text()?;
+    let mut heard_seconds = watch.seconds();
     let mut gaps = Vec::new();
-    let mut watch = Stopwatch::start();
     while events.next_text()?.is_some() {
-        gaps.push(watch.seconds() * 1e3);
-        watch = Stopwatch::start();
+        let at_seconds = watch.seconds();
+        gaps.push(Gap { at_seconds, ms: (at_seconds - heard_seconds) * 1e3 });
+        heard_seconds = at_seconds;
     }
     Ok(gaps)
 }

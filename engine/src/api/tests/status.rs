@@ -57,7 +57,7 @@ async fn stats_show_every_figure_of_the_snapshot() {
                 "configured": 8, "mode": "batch", "batched": true, "active_rows": 2,
                 "pending_rows": 1, "submitted_rows": 30, "kv_bytes": 4096,
                 "kv_projected_bytes": 6000, "kv_budget_bytes": 8192, "prefill_chunk_tokens": 96,
-                "tokens_per_second_now": 3.5,
+                "max_gap_ms": 750, "tokens_per_second_now": 3.5,
             },
             "rows": [{
                 "id": "chatcmpl-1", "state": "waiting", "lane": "serial",
@@ -68,8 +68,8 @@ async fn stats_show_every_figure_of_the_snapshot() {
                 "queue_ms": 70.5, "prefill_ms": 6.0, "decode_ms": 0.5, "age_ms": 77,
             }],
             "step": {
-                "steps": 21, "host_ms_p50": 0.25, "host_ms_p99": 0.5, "gap_ms_p50": 10.5,
-                "gap_ms_p99": 20.5,
+                "steps": 21, "host_ms_p50": 0.25, "host_ms_p99": 0.5, "build_ms_p50": 0.125,
+                "build_ms_p99": 0.375, "gap_ms_p50": 10.5, "gap_ms_p99": 20.5,
             },
             "totals": {
                 "finished_rows": 1, "cancelled_rows": 2, "failed_rows": 3, "prompt_tokens": 4,
@@ -118,12 +118,15 @@ fn snapshot() -> Snapshot {
             kv_projected_bytes: 6000,
             kv_budget_bytes: Some(8192),
             prefill_chunk_tokens: 96,
+            max_gap_ms: Some(750),
             tokens_per_second_now: 3.5,
         },
         step: StepTimes {
             steps: 21,
             host_ms_p50: 0.25,
             host_ms_p99: 0.5,
+            build_ms_p50: 0.125,
+            build_ms_p99: 0.375,
             gap_ms_p50: 10.5,
             gap_ms_p99: 20.5,
         },

@@ -54,7 +54,7 @@ fn answers(levers: Levers, sampled: bool) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn rows_say_the_same_without_the_pipeline_and_sampled_one_by_one() {
+fn rows_say_the_same_without_the_pipeline_sampled_one_by_one_and_merged_anew() {
     for sampled in [false, true] {
         let expected = answers(Levers::default(), sampled);
         assert!(expected.iter().all(|tokens| tokens.len() == 12), "{expected:?}");
@@ -62,6 +62,8 @@ fn rows_say_the_same_without_the_pipeline_and_sampled_one_by_one() {
         assert_eq!(answers(no_pipeline, sampled), expected);
         let row_sampling = Levers { row_sampling: true, ..Levers::default() };
         assert_eq!(answers(row_sampling, sampled), expected);
+        let remerge = Levers { remerge: true, ..Levers::default() };
+        assert_eq!(answers(remerge, sampled), expected);
     }
 }
 

@@ -30,7 +30,8 @@ class Row:
 class Case:
     name: str
     rows: List[Row]
-    # "serial" is mlx-lm's generate_step on the row alone; "continuous" is its BatchGenerator.
+    # "serial" is mlx-lm's generate_step on the row alone; "continuous" is its BatchGenerator. "alone"
+    # is for batches that it gets wrong: each row is to be what generate_step makes of it.
     lane: str = "continuous"
     prefill_chunk_tokens: int = 2048
     # How KV caches are quantized: dict(bits, group_size, start_tokens) in every layer, or a list as in
@@ -133,6 +134,31 @@ def sliding():
             for chunk in (4, 12)
         ],
     ]
+
+
+def family():
+    """What every family is asked for; prompts and answers cross a window of 8."""
+    leave = [
+        Row(prompt("leave_and_join.0", 21), 4),
+        Row(prompt("leave_and_join.1", 5), 12),
+        Row(prompt("leave_and_join.2", 9), 7, Start(0, 4)),
+    ]
+    return [
+        serial("serial_13", 13, 14),
+        serial("serial_29_chunk_12", 29, 6, prefill_chunk_tokens=12),
+        static("static_2", (5, 13), 8),
+        static("static_3", (7, 1, 19), 8),
+        join("join_after_3", 3, max_tokens=(12, 8)),
+        Case("leave_and_join", leave),
+    ]
+
+
+def family_alone():
+    """The same where mlx-lm has no batches."""
+    wanted = family()
+    for case in wanted:
+        case.lane = "serial" if case.lane == "serial" else "alone"
+    return wanted
 
 
 def few():

@@ -30,15 +30,21 @@ WANTED = {
     "llama-tiny": cases.full,
     "llama-tiny-sliding": cases.sliding,
     "llama-tiny-wide": lambda: cases.few() + cases.quantized_kv(),
+    **{name: cases.family for name in checkpoint.FAMILIES},
+    "llama-tiny-dynamic": cases.family_alone,
 }
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the directory of this machine kind")
+    parser.add_argument("--only", help="a tiny checkpoint, to write it alone")
     parser.add_argument("--smollm2", type=Path, help="an imported SmolLM2-135M-Instruct")
     arguments = parser.parse_args()
     versions = checked_versions(parser)
+    if arguments.only:
+        tiny(arguments.out / arguments.only, arguments.only, versions)
+        return
     for name in checkpoint.CONFIGS:
         tiny(arguments.out / name, name, versions)
     sampling.generate(arguments.out, versions)
@@ -102,7 +108,7 @@ def run(model, case):
     if case.kv:
         plain = [oracle.serial(model, row, case.prefill_chunk_tokens) for row in case.rows]
         assert not any(map(same_bits, alone, plain)), "quantizing the KV caches changed nothing"
-    return (alone if case.lane == "serial" else oracle.continuous(model, case)), alone
+    return (oracle.continuous(model, case) if case.lane == "continuous" else alone), alone
 
 
 def stop_token(model, row, prefill_chunk_tokens):

@@ -8,13 +8,27 @@ use crate::model::ModelConfig;
 /// `down(silu(gate(x)) * up(x))` (SwiGLU, Shazeer 2020).
 #[derive(Debug)]
 pub struct Mlp {
-    gate: Linear,
-    up: Linear,
+    input: Input,
     down: Linear,
 }
 
+/// How the input becomes gate and value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gating {
+    /// `gate_proj` and `up_proj`.
+    Separate,
+    /// Both, the gate first, in `gate_up_proj`.
+    Fused,
+}
+
+#[derive(Debug)]
+enum Input {
+    Separate { gate: Linear, up: Linear },
+    Fused(Linear),
+}
+
 impl Mlp {
-    /// Takes `path.{gate_proj,up_proj,down_proj}`.
+    /// Takes `path.down_proj` and what `gating` names.
     ///
     /// # Errors
     /// `BadModel` when a tensor is missing or of another shape.
@@ -23,14 +37,18 @@ impl Mlp {
         config: &ModelConfig,
         path: &str,
         (hidden, intermediate): (i32, i32),
+        gating: Gating,
     ) -> Result<Self> {
         let mut part =
             |name: &str, shape| Linear::load(weights, config, &format!("{path}.{name}"), shape);
-        Ok(Self {
-            gate: part("gate_proj", (intermediate, hidden))?,
-            up: part("up_proj", (intermediate, hidden))?,
-            down: part("down_proj", (hidden, intermediate))?,
-        })
+        let input = match gating {
+            Gating::Separate => Input::Separate {
+                gate: part("gate_proj", (intermediate, hidden))?,
+                up: part("up_proj", (intermediate, hidden))?,
+            },
+            Gating::Fused => Input::Fused(part("gate_up_proj", (2 * intermediate, hidden))?),
+        };
+        Ok(Self { input, down: part("down_proj", (hidden, intermediate))? })
     }
 
     /// Applies the block to `[B, L, hidden]`.
@@ -38,8 +56,22 @@ impl Mlp {
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub fn forward(&self, x: &Array) -> Result<Array> {
-        let gate = self.gate.forward(x)?;
+        let (gate, up) = self.input.forward(x)?;
         let silu = gate.multiply(ops::sigmoid(&gate)?)?;
-        self.down.forward(&silu.multiply(self.up.forward(x)?)?)
+        self.down.forward(&silu.multiply(up)?)
+    }
+}
+
+impl Input {
+    fn forward(&self, x: &Array) -> Result<(Array, Array)> {
+        match self {
+            Self::Separate { gate, up } => Ok((gate.forward(x)?, up.forward(x)?)),
+            Self::Fused(both) => {
+                let both = both.forward(x)?;
+                let (half, whole) = (both.dim(2) / 2, both.dim(2));
+                let part = |start, stop| ops::slice_axis(&both, 2, start, stop);
+                Ok((part(0, half)?, part(half, whole)?))
+            }
+        }
     }
 }

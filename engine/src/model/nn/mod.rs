@@ -2,15 +2,19 @@
 
 mod attend;
 mod attention;
+mod decoder;
 mod embedding;
 mod linear;
 mod mlp;
 mod norm;
+mod query_scale;
 mod rope;
 
-pub use attention::{Attention, AttentionShape};
+pub use attention::{Attention, AttentionOptions, AttentionShape, HeadNorms, Projections};
+pub use decoder::{Decoder, DecoderSpec, Factors, HeadSource, LayerSpec, NormPlacement};
 pub use embedding::Embedding;
 pub use linear::{Linear, Quantization};
-pub use mlp::Mlp;
+pub use mlp::{Gating, Mlp};
 pub use norm::RmsNorm;
-pub use rope::Rope;
+pub use query_scale::QueryScale;
+pub use rope::{Rope, RopeOptions, kind as rope_kind};

@@ -1,6 +1,6 @@
 //! Which architectures there are, by `model_type`.
 
-use super::arch::llama::Llama;
+use super::arch::{gemma, gemma2, gemma3, llama};
 use super::{Model, ModelConfig};
 use crate::error::{Code, Error, Result};
 use crate::mlx::Weights;
@@ -15,11 +15,28 @@ pub struct Family {
     build: fn(&ModelConfig, &mut Weights) -> Result<Box<dyn Model>>,
 }
 
-const FAMILIES: &[Family] = &[Family {
-    model_type: "llama",
-    serial_reason: None,
-    build: |config, weights| Ok(Box::new(Llama::load(config, weights)?)),
-}];
+const FAMILIES: &[Family] = &[
+    Family {
+        model_type: "llama",
+        serial_reason: None,
+        build: |config, weights| Ok(Box::new(llama::load(config, weights)?)),
+    },
+    Family {
+        model_type: "gemma",
+        serial_reason: None,
+        build: |config, weights| Ok(Box::new(gemma::load(config, weights)?)),
+    },
+    Family {
+        model_type: "gemma2",
+        serial_reason: None,
+        build: |config, weights| Ok(Box::new(gemma2::load(config, weights)?)),
+    },
+    Family {
+        model_type: "gemma3_text",
+        serial_reason: None,
+        build: |config, weights| Ok(Box::new(gemma3::load(config, weights)?)),
+    },
+];
 
 impl Family {
     /// The family of a checkpoint.

@@ -1,7 +1,7 @@
 //! Grouped-query attention with rotary positions and a cache.
 
-use super::attend::attend;
-use super::{Linear, Rope};
+use super::attend::{Scoring, attend};
+use super::{Linear, RmsNorm, Rope};
 use crate::cache::{LayerSlot, Positions, TokenShape};
 use crate::error::Result;
 use crate::mlx::{Array, Weights};
@@ -20,20 +20,56 @@ pub struct AttentionShape {
     pub head_dimension: i32,
 }
 
-/// `o(softmax(rope(q) rope(k)^T / sqrt(d)) v)`.
+/// What differs between families in how queries meet keys.
+#[derive(Debug)]
+pub struct AttentionOptions {
+    /// How queries and keys turn.
+    pub rope: Rope,
+    /// What their products are multiplied by.
+    pub scale: f32,
+    /// Scores stay within plus and minus this, softly, before the mask (Gemma 2).
+    pub score_cap: Option<f32>,
+    /// Norms of each head's queries and keys, before they turn.
+    pub head_norms: Option<HeadNorms>,
+}
+
+/// See [`AttentionOptions::head_norms`].
+#[derive(Debug)]
+pub struct HeadNorms {
+    /// Over the queries' head dimension.
+    pub query: RmsNorm,
+    /// Over the keys' head dimension.
+    pub key: RmsNorm,
+}
+
+impl AttentionOptions {
+    /// The usual ones: the config's rotary embedding, `1 / sqrt(head_dimension)`, nothing more.
+    ///
+    /// # Errors
+    /// As [`Rope::of_config`].
+    pub fn of_config(config: &ModelConfig, head_dimension: i32) -> Result<Self> {
+        Ok(Self {
+            rope: Rope::of_config(config, head_dimension)?,
+            scale: (head_dimension as f32).powf(-0.5),
+            score_cap: None,
+            head_norms: None,
+        })
+    }
+}
+
+/// `o(softmax(rope(q) rope(k)^T / sqrt(d)) v)`, with what [`AttentionOptions`] add.
 #[derive(Debug)]
 pub struct Attention {
     query: Linear,
     key: Linear,
     value: Linear,
     output: Linear,
-    rope: Rope,
     shape: AttentionShape,
-    scale: f32,
+    options: AttentionOptions,
 }
 
 impl Attention {
-    /// Takes `path.{q_proj,k_proj,v_proj,o_proj}`, biases included.
+    /// Takes `path.{q_proj,k_proj,v_proj,o_proj}`, biases included, with the usual options.
     ///
     /// # Errors
     /// `BadModel` when a tensor is missing or of another shape.
@@ -43,6 +79,21 @@ impl Attention {
         path: &str,
         shape: AttentionShape,
     ) -> Result<Self> {
+        let options = AttentionOptions::of_config(config, shape.head_dimension)?;
+        Self::load_with(weights, config, path, shape, options)
+    }
+
+    /// The same with other options.
+    ///
+    /// # Errors
+    /// `BadModel` when a tensor is missing or of another shape.
+    pub fn load_with(
+        weights: &mut Weights,
+        config: &ModelConfig,
+        path: &str,
+        shape: AttentionShape,
+        options: AttentionOptions,
+    ) -> Result<Self> {
         let AttentionShape { hidden, heads, kv_heads, head_dimension } = shape;
         let mut part =
             |name: &str, shape| Linear::load(weights, config, &format!("{path}.{name}"), shape);
@@ -51,9 +102,8 @@ impl Attention {
             key: part("k_proj", (kv_heads * head_dimension, hidden))?,
             value: part("v_proj", (kv_heads * head_dimension, hidden))?,
             output: part("o_proj", (hidden, heads * head_dimension))?,
-            rope: Rope::of_config(config, head_dimension)?,
             shape,
-            scale: (head_dimension as f32).powf(-0.5),
+            options,
         })
     }
 
@@ -73,14 +123,20 @@ impl Attention {
     /// `EngineFailed` with MLX's text.
     pub fn forward(&self, x: &Array, positions: &Positions, cache: LayerSlot<'_>) -> Result<Array> {
         let AttentionShape { heads, kv_heads, .. } = self.shape;
-        let queries = self.split_heads(&self.query.forward(x)?, heads)?;
-        let keys = self.split_heads(&self.key.forward(x)?, kv_heads)?;
+        let AttentionOptions { rope, scale, score_cap, head_norms } = &self.options;
+        let mut queries = self.split_heads(&self.query.forward(x)?, heads)?;
+        let mut keys = self.split_heads(&self.key.forward(x)?, kv_heads)?;
         let values = self.split_heads(&self.value.forward(x)?, kv_heads)?;
-        let queries = self.rope.forward(&queries, &positions.offset)?;
-        let keys = self.rope.forward(&keys, &positions.offset)?;
+        if let Some(norms) = head_norms {
+            queries = norms.query.forward(&queries)?;
+            keys = norms.key.forward(&keys)?;
+        }
+        let queries = rope.forward(&queries, &positions.offset)?;
+        let keys = rope.forward(&keys, &positions.offset)?;
         let mask = cache.mask(positions)?;
         let seen = cache.update(keys, values)?;
-        let attended = attend(&queries, &seen, self.scale, mask)?;
+        let scoring = Scoring { scale: *scale, cap: *score_cap, mask };
+        let attended = attend(&queries, &seen, scoring)?;
         self.output.forward(&self.merge_heads(&attended)?)
     }
 

@@ -5,12 +5,34 @@ use crate::error::Result;
 use crate::mlx::{Array, Weights, ops};
 use crate::model::ModelConfig;
 
-/// `down(silu(gate(x)) * up(x))` (SwiGLU, Shazeer 2020).
+/// What the gate goes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// `x * Phi(x)`, the normal distribution's Phi (Hendrycks and Gimpel 2016).
+    Gelu,
+    /// The same with tanh for Phi.
+    GeluTanh,
+}
+
+impl Activation {
+    fn forward(self, x: &Array) -> Result<Array> {
+        match self {
+            Self::Silu => Ok(x.multiply(ops::sigmoid(x)?)?),
+            Self::Gelu => ops::gelu(x),
+            Self::GeluTanh => ops::gelu_tanh(x),
+        }
+    }
+}
+
+/// `down(activation(gate(x)) * up(x))`: SwiGLU and its like (Shazeer 2020).
 #[derive(Debug)]
 pub struct Mlp {
     gate: Linear,
     up: Linear,
     down: Linear,
+    activation: Activation,
 }
 
 impl Mlp {
@@ -30,7 +52,13 @@ impl Mlp {
             gate: part("gate_proj", (intermediate, hidden))?,
             up: part("up_proj", (intermediate, hidden))?,
             down: part("down_proj", (hidden, intermediate))?,
+            activation: Activation::Silu,
         })
+    }
+
+    /// The same with another activation than SiLU.
+    pub fn with_activation(self, activation: Activation) -> Self {
+        Self { activation, ..self }
     }
 
     /// Applies the block to `[B, L, hidden]`.
@@ -38,8 +66,7 @@ impl Mlp {
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub fn forward(&self, x: &Array) -> Result<Array> {
-        let gate = self.gate.forward(x)?;
-        let silu = gate.multiply(ops::sigmoid(&gate)?)?;
-        self.down.forward(&silu.multiply(self.up.forward(x)?)?)
+        let gate = self.activation.forward(&self.gate.forward(x)?)?;
+        self.down.forward(&gate.multiply(self.up.forward(x)?)?)
     }
 }

@@ -22,6 +22,20 @@ impl Rope {
     /// `BadModel` for a kind that this engine does not run, or with a field missing.
     pub fn of_config(config: &ModelConfig, dimensions: i32) -> Result<Self> {
         let base = config.optional_number("rope_theta")?.unwrap_or(10_000.0);
+        Self::with_base(config, base, dimensions)
+    }
+
+    /// The two halves of a head turned with the frequencies of `base`, nothing stretched.
+    pub fn plain(base: f32, dimensions: i32) -> Self {
+        let frequencies = RopeFrequencies::Base(base);
+        Self(RopeSpec { dimensions, traditional: false, scale: 1.0, frequencies })
+    }
+
+    /// As [`Rope::of_config`] with another `rope_theta`.
+    ///
+    /// # Errors
+    /// See [`Rope::of_config`].
+    pub fn with_base(config: &ModelConfig, base: f32, dimensions: i32) -> Result<Self> {
         let traditional = config.flag("rope_traditional", false)?;
         let plain = |scale: f32| RopeSpec {
             dimensions,

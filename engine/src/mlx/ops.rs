@@ -1,6 +1,10 @@
 //! Array operations that mlx-rs lacks or makes roundabout, and the few of its own that the models
 //! name often. Shapes: B rows, H heads, S tokens, D head dimension, V vocabulary.
 
+use std::f32::consts::SQRT_2;
+use std::f64::consts::FRAC_1_PI;
+
+use half::{bf16, f16};
 use mlx_rs::ops::indexing;
 pub use mlx_rs::ops::{concatenate, logical_and, sigmoid};
 use mlx_rs::{Array, Dtype, Stream};
@@ -341,6 +345,49 @@ pub fn log_probabilities(logits: &Array) -> Result<Array> {
     Ok(logits.subtract(logits.logsumexp_axis(-1, true)?)?)
 }
 
+/// `x * (1 + erf(x / sqrt(2))) / 2`, rounded step by step as MLX 0.32.2's `nn.gelu` does.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn gelu(x: &Array) -> Result<Array> {
+    let inside = mlx_rs::ops::erf(divide(x, SQRT_2)?)?;
+    divide(&x.multiply(shift(&inside, 1.0)?)?, 2.0)
+}
+
+/// `0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, as MLX 0.32.2's `nn.gelu_approx`.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn gelu_tanh(x: &Array) -> Result<Array> {
+    let cubed = x.power(scalar(3.0, x.dtype())?)?;
+    let inside = x.add(scale(&cubed, 0.044_715)?)?;
+    let factor = (2.0 * FRAC_1_PI).sqrt() as f32;
+    let tanh = mlx_rs::ops::tanh(scale(&inside, factor)?)?;
+    Ok(scale(x, 0.5)?.multiply(shift(&tanh, 1.0)?)?)
+}
+
+/// `cap * tanh(array / cap)`: within plus and minus `cap`, near the array where that is small.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn soft_cap(array: &Array, cap: f32) -> Result<Array> {
+    scale(&mlx_rs::ops::tanh(divide(array, cap)?)?, cap)
+}
+
+/// `left + right`, kept within f16's finite numbers where that is their type.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn add_finite(left: &Array, right: &Array) -> Result<Array> {
+    if left.dtype() != Dtype::Float16 {
+        return Ok(left.add(right)?);
+    }
+    let wide = |array: &Array| array.as_dtype(Dtype::Float32);
+    let bound = f16::MAX.to_f32();
+    let sum = wide(left)?.add(wide(right)?)?;
+    Ok(mlx_rs::ops::clip(&sum, (-bound, bound))?.as_dtype(Dtype::Float16)?)
+}
+
 /// `array * factor` in the array's own type.
 ///
 /// # Errors
@@ -482,7 +529,12 @@ pub fn put_minus_infinity(array: &Array, indices: &Array) -> Result<Array> {
 }
 
 fn scalar(value: f32, dtype: Dtype) -> Result<Array> {
-    Ok(Array::from_f32(value).as_dtype(dtype)?)
+    match dtype {
+        // Rounded here, so that a step does not cast constants on the device.
+        Dtype::Bfloat16 => Ok(Array::from_slice(&[bf16::from_f32(value)], &[])),
+        Dtype::Float16 => Ok(Array::from_slice(&[f16::from_f32(value)], &[])),
+        dtype => Ok(Array::from_f32(value).as_dtype(dtype)?),
+    }
 }
 
 /// Starts the evaluation of `arrays` and returns at once.

@@ -1,6 +1,8 @@
 //! Which architectures there are, by `model_type`.
 
-use super::arch::{granite, llama, minicpm, ministral3, olmo3, phi3, qwen2, qwen3, smollm3};
+use super::arch::{
+    gemma, gemma2, gemma3, granite, llama, minicpm, ministral3, olmo3, phi3, qwen2, qwen3, smollm3,
+};
 use super::nn::Decoder;
 use super::{Model, ModelConfig};
 use crate::error::{Code, Error, Result};
@@ -17,6 +19,9 @@ pub struct Family {
 }
 
 const FAMILIES: &[Family] = &[
+    batched("gemma", |config, weights| boxed(gemma::load(config, weights))),
+    batched("gemma2", |config, weights| boxed(gemma2::load(config, weights))),
+    batched("gemma3_text", |config, weights| boxed(gemma3::load(config, weights))),
     batched("granite", |config, weights| boxed(granite::load(config, weights))),
     batched("llama", |config, weights| boxed(llama::load(config, weights))),
     batched("minicpm", |config, weights| boxed(minicpm::load(config, weights))),

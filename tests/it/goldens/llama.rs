@@ -56,14 +56,14 @@ type Logits = HashMap<String, Vec<Vec<f32>>>;
 
 /// How near a logit must be.
 #[derive(Clone, Copy)]
-enum Tolerance {
+pub(super) enum Tolerance {
     /// The same bits: half types do not depend on the BLAS in use.
     Bits,
     /// f32 sums depend on the BLAS and the processor.
     Absolute(f32),
 }
 
-fn check(checkpoint: &str, suffix: &str, dtype: Dtype, tolerance: Tolerance) {
+pub(super) fn check(checkpoint: &str, suffix: &str, dtype: Dtype, tolerance: Tolerance) {
     let directory = super::directory().join(checkpoint);
     let golden: Golden = super::read_json(&directory.join(format!("cases{suffix}.json")));
     let expected = std::fs::read(directory.join(format!("logits{suffix}.safetensors"))).unwrap();

@@ -1,12 +1,11 @@
 //! Granite 3: Llama with factors for the embedding, attention, the branches and the logits. mlx-lm
 //! 0.32.2, `granite.py`.
 
-use super::layers;
 use crate::error::Result;
 use crate::mlx::Weights;
 use crate::model::ModelConfig;
 use crate::model::nn::{
-    AttentionOptions, AttentionShape, Decoder, DecoderSpec, Factors, LayerSpec, Rope, RopeOptions,
+    AttentionShape, Decoder, DecoderSpec, LayerSpec, LogitScale, Residual, Rope, RopeOptions,
 };
 
 /// Builds the model from its tensors.
@@ -18,17 +17,14 @@ pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<Decoder> {
     let shape = AttentionShape::of_config(config)?;
     let options = RopeOptions::of_config(config, shape.head_dimension, None)?;
     let rope = Rope::new(&RopeOptions { traditional: false, ..options })?;
-    let attention = AttentionOptions {
-        scale: config.number("attention_multiplier")?,
-        ..AttentionOptions::plain(shape, Some(rope))
+    let scale = Some(config.number("attention_multiplier")?);
+    let layer = LayerSpec { scale, ..LayerSpec::full(rope) };
+    let layers = vec![layer; config.count("num_hidden_layers")?.unsigned_abs() as usize];
+    let spec = DecoderSpec {
+        embedding_factor: Some(config.number("embedding_multiplier")?),
+        residual: Residual::Scaled(config.number("residual_multiplier")?),
+        logit_scale: LogitScale::Divided(config.number("logits_scaling")?),
+        ..DecoderSpec::of_config(config, layers, true)?
     };
-    let layers = vec![LayerSpec { window: None, attention }; layers::count(config)?];
-    let factors = Factors {
-        embedding: config.number("embedding_multiplier")?,
-        branch: config.number("residual_multiplier")?,
-        logits_divisor: config.number("logits_scaling")?,
-        ..Factors::NONE
-    };
-    let spec = DecoderSpec::of_config(config, layers, true)?;
-    Decoder::load(config, weights, &DecoderSpec { factors, ..spec })
+    spec.load(config, weights)
 }

@@ -2,12 +2,11 @@
 //! whose input is scaled down to the width of the model that was tuned. mlx-lm 0.32.2, `minicpm.py`;
 //! a checkpoint without a head uses the embedding in the same way.
 
-use super::layers;
 use crate::error::Result;
 use crate::mlx::Weights;
 use crate::model::ModelConfig;
 use crate::model::nn::{
-    AttentionOptions, AttentionShape, Decoder, DecoderSpec, Factors, HeadSource, LayerSpec, Rope,
+    AttentionShape, Decoder, DecoderSpec, HeadSource, LayerSpec, LogitScale, Residual, Rope,
     RopeOptions,
 };
 
@@ -21,21 +20,21 @@ pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<Decoder> {
     config.count("num_key_value_heads")?;
     let shape = AttentionShape::of_config(config)?;
     let rope = Rope::new(&RopeOptions::of_config(config, shape.head_dimension, Some(BASE))?)?;
-    let attention = AttentionOptions::plain(shape, Some(rope));
-    let depth = layers::count(config)?;
-    let layers = vec![LayerSpec { window: None, attention }; depth];
-    let narrow = f64::from(config.count("dim_model_base")?);
-    let branch = config.precise_number("scale_depth")? / (depth as f64).powf(0.5);
-    let factors = Factors {
-        embedding: config.number("scale_emb")?,
-        branch: branch as f32,
-        head_input_divisor: (f64::from(shape.hidden) / narrow) as f32,
-        ..Factors::NONE
-    };
+    let depth = config.count("num_hidden_layers")?;
+    let layers = vec![LayerSpec::full(rope); depth.unsigned_abs() as usize];
+    let branch = config.precise_number("scale_depth")? / f64::from(depth).powf(0.5);
+    let narrowing = f64::from(shape.hidden) / f64::from(config.count("dim_model_base")?);
     let spec = DecoderSpec::of_config(config, layers, false)?;
     let head = match spec.head {
         HeadSource::Own => HeadSource::OwnIfPresent,
         tied => tied,
     };
-    Decoder::load(config, weights, &DecoderSpec { factors, head, ..spec })
+    let spec = DecoderSpec {
+        embedding_factor: Some(config.number("scale_emb")?),
+        residual: Residual::Scaled(branch as f32),
+        logit_scale: LogitScale::OfDividedInput(narrowing as f32),
+        head,
+        ..spec
+    };
+    spec.load(config, weights)
 }

@@ -1,7 +1,9 @@
-//! One file per architecture: what differs from the shared decoder.
+//! One file per architecture: how its checkpoints become a [`Model`](super::Model).
 
+pub mod gemma;
+pub mod gemma2;
+pub mod gemma3;
 pub mod granite;
-mod layers;
 pub mod llama;
 pub mod minicpm;
 pub mod ministral3;

@@ -2,15 +2,13 @@
 //! sliding layers to a full one. Only the full ones' positions are stretched. mlx-lm 0.32.2,
 //! `olmo3.py`.
 
-use super::layers;
 use crate::cache::Window;
 use crate::error::Result;
 use crate::mlx::Weights;
-use crate::model::ModelConfig;
 use crate::model::nn::{
-    AttentionOptions, AttentionShape, Decoder, DecoderSpec, HeadNorms, LayerSpec, NormPlacement,
-    Rope, RopeOptions,
+    AttentionShape, Decoder, DecoderSpec, LayerSpec, NormPlacement, NormSpan, Rope, RopeOptions,
 };
+use crate::model::{ModelConfig, layer_windows_or};
 
 /// Every so many layers one sees everything, where the config does not say.
 const INTERVAL: usize = 4;
@@ -25,13 +23,13 @@ pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<Decoder> {
     let stretched = RopeOptions { traditional: false, ..options };
     let near = Rope::new(&RopeOptions { scaling: None, ..stretched.clone() })?;
     let far = Rope::new(&stretched)?;
-    let head_norms = HeadNorms::AllHeads { epsilon: config.number("rms_norm_eps")? };
     let layer = |window: Option<Window>| {
-        let rope = if window.is_some() { near.clone() } else { far.clone() };
-        let plain = AttentionOptions::plain(shape, Some(rope));
-        LayerSpec { window, attention: AttentionOptions { head_norms, ..plain } }
+        let rope = if window.is_some() { &near } else { &far };
+        let head_norms = Some(NormSpan::AllHeads);
+        LayerSpec { window, head_norms, ..LayerSpec::full(rope.clone()) }
     };
-    let windows = layers::windows(config, |index| !(index + 1).is_multiple_of(INTERVAL))?;
-    let spec = DecoderSpec::of_config(config, windows.into_iter().map(layer).collect(), false)?;
-    Decoder::load(config, weights, &DecoderSpec { norms: NormPlacement::After, ..spec })
+    let windows = layer_windows_or(config, |index| !(index + 1).is_multiple_of(INTERVAL))?;
+    let layers = windows.into_iter().map(layer).collect();
+    let spec = DecoderSpec::of_config(config, layers, false)?;
+    DecoderSpec { norms: NormPlacement::After, ..spec }.load(config, weights)
 }

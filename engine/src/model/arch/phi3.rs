@@ -1,12 +1,11 @@
 //! Phi-3 and Phi-4-mini: Llama with fused projections, heads that turn in part, and LongRoPE. mlx-lm
 //! 0.32.2, `phi3.py`; its `sliding_window` is ignored there and here.
 
-use super::{layers, llama};
 use crate::error::{Code, Error, Result};
 use crate::mlx::Weights;
 use crate::model::ModelConfig;
 use crate::model::nn::{
-    AttentionOptions, AttentionShape, Decoder, DecoderSpec, Gating, LayerSpec, Projections, Rope,
+    AttentionShape, BASE_DEFAULT, Decoder, DecoderSpec, Gating, LayerSpec, Projections, Rope,
     RopeOptions, rope_kind,
 };
 
@@ -19,14 +18,11 @@ const TRAINED_TOKENS: f64 = 4096.0;
 /// `BadModel` when a field or tensor is missing or does not fit.
 pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<Decoder> {
     let shape = AttentionShape::of_config(config)?;
-    let attention = AttentionOptions {
-        projections: Projections::Fused,
-        ..AttentionOptions::plain(shape, Some(rope(config, shape.head_dimension)?))
-    };
-    let layer = LayerSpec { window: None, attention };
-    let layers = vec![layer; layers::count(config)?];
+    let rope = rope(config, shape.head_dimension)?;
+    let layer = LayerSpec { projections: Projections::Fused, ..LayerSpec::full(rope) };
+    let layers = vec![layer; config.count("num_hidden_layers")?.unsigned_abs() as usize];
     let spec = DecoderSpec::of_config(config, layers, false)?;
-    Decoder::load(config, weights, &DecoderSpec { gating: Gating::Fused, ..spec })
+    DecoderSpec { gating: Gating::Fused, ..spec }.load(config, weights)
 }
 
 fn rope(config: &ModelConfig, head_dimension: i32) -> Result<Rope> {
@@ -35,7 +31,7 @@ fn rope(config: &ModelConfig, head_dimension: i32) -> Result<Rope> {
         return Err(config.wrong("partial_rotary_factor", &part.into()));
     }
     let dimensions = (f64::from(head_dimension) * part) as i32;
-    let options = RopeOptions::of_config(config, dimensions, Some(llama::BASE))?;
+    let options = RopeOptions::of_config(config, dimensions, Some(BASE_DEFAULT))?;
     let Some(scaling) = &options.scaling else { return Rope::new(&options) };
     match rope_kind(scaling)? {
         "default" | "linear" => Rope::new(&options),

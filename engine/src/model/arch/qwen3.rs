@@ -1,12 +1,11 @@
 //! Qwen3, dense: Llama with a norm on every query and key head. mlx-lm 0.32.2, `qwen3.py`.
 
-use super::layers;
 use crate::error::Result;
 use crate::mlx::Weights;
-use crate::model::ModelConfig;
 use crate::model::nn::{
-    AttentionOptions, AttentionShape, Decoder, DecoderSpec, HeadNorms, LayerSpec, Rope, RopeOptions,
+    AttentionShape, Decoder, DecoderSpec, LayerSpec, NormSpan, Rope, RopeOptions,
 };
+use crate::model::{ModelConfig, full_layers};
 
 /// Builds the model from its tensors.
 ///
@@ -19,9 +18,7 @@ pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<Decoder> {
     let shape = AttentionShape::of_config(config)?;
     let options = RopeOptions::of_config(config, shape.head_dimension, None)?;
     let rope = Rope::new(&RopeOptions { traditional: false, ..options })?;
-    let head_norms = HeadNorms::EachHead { epsilon: config.number("rms_norm_eps")? };
-    let attention = AttentionOptions { head_norms, ..AttentionOptions::plain(shape, Some(rope)) };
-    let layer = LayerSpec { window: None, attention };
-    let layers = vec![layer; layers::all_full(config)?];
-    Decoder::load(config, weights, &DecoderSpec::of_config(config, layers, true)?)
+    let layer = LayerSpec { head_norms: Some(NormSpan::EachHead), ..LayerSpec::full(rope) };
+    let layers = vec![layer; full_layers(config)?];
+    DecoderSpec::of_config(config, layers, true)?.load(config, weights)
 }

@@ -2,13 +2,10 @@
 
 use serde_json::Value;
 
-use super::{layers, llama};
 use crate::error::Result;
 use crate::mlx::Weights;
-use crate::model::ModelConfig;
-use crate::model::nn::{
-    AttentionOptions, AttentionShape, Decoder, DecoderSpec, LayerSpec, Rope, RopeOptions,
-};
+use crate::model::nn::{AttentionShape, Decoder, DecoderSpec, LayerSpec, Rope};
+use crate::model::{ModelConfig, full_layers};
 
 /// Every so many layers one has no positions, where the config does not say.
 const INTERVAL: i32 = 4;
@@ -19,14 +16,10 @@ const INTERVAL: i32 = 4;
 /// `BadModel` when a field or tensor is missing or does not fit.
 pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<Decoder> {
     let shape = AttentionShape::of_config(config)?;
-    let options = RopeOptions::of_config(config, shape.head_dimension, Some(llama::BASE))?;
-    let rope = Rope::new(&options)?;
-    let layer = |turns: bool| LayerSpec {
-        window: None,
-        attention: AttentionOptions::plain(shape, turns.then(|| rope.clone())),
-    };
-    let layers = turning(config, layers::all_full(config)?)?.into_iter().map(layer).collect();
-    Decoder::load(config, weights, &DecoderSpec::of_config(config, layers, true)?)
+    let rope = Rope::of_config(config, shape.head_dimension)?;
+    let layer = |turns| LayerSpec::full(if turns { rope.clone() } else { Rope::none() });
+    let layers = turning(config, full_layers(config)?)?.into_iter().map(layer).collect();
+    DecoderSpec::of_config(config, layers, true)?.load(config, weights)
 }
 
 /// Which layers have positions: `no_rope_layers` holds 0 for those that have none, in spite of its

@@ -1,11 +1,10 @@
 //! Grouped-query attention with rotary positions and a cache.
 
-use super::attend::attend;
-use super::{Linear, RmsNorm, Rope};
+use super::attend::{Scoring, attend};
+use super::{Linear, QueryScale, RmsNorm, Rope};
 use crate::cache::{LayerSlot, Positions, TokenShape};
 use crate::error::{Code, Error, Result};
-use crate::mlx::ops;
-use crate::mlx::{Array, Weights};
+use crate::mlx::{Array, Weights, ops};
 use crate::model::ModelConfig;
 
 /// Heads and sizes of an attention block.
@@ -21,19 +20,41 @@ pub struct AttentionShape {
     pub head_dimension: i32,
 }
 
-/// What differs between the families' attention blocks.
-#[derive(Debug, Clone)]
+/// What differs between families in how queries meet keys.
+#[derive(Debug)]
 pub struct AttentionOptions {
-    /// Heads and sizes.
-    pub shape: AttentionShape,
-    /// What scores are multiplied by before the softmax.
+    /// How queries and keys turn.
+    pub rope: Rope,
+    /// What their products are multiplied by.
     pub scale: f32,
-    /// How queries and keys turn; `None` leaves them without positions (Kazemnejad et al. 2023).
-    pub rope: Option<Rope>,
+    /// Scores stay within plus and minus this, softly, before the mask (Gemma 2).
+    pub score_cap: Option<f32>,
+    /// Norms of queries and keys, before they turn.
+    pub head_norms: Option<HeadNorms>,
+    /// What turned queries are multiplied by according to their positions.
+    pub query_scale: Option<QueryScale>,
     /// How the input becomes queries, keys and values.
     pub projections: Projections,
-    /// What is normalized before the turn.
-    pub head_norms: HeadNorms,
+}
+
+/// See [`AttentionOptions::head_norms`].
+#[derive(Debug)]
+pub struct HeadNorms {
+    /// Of the queries.
+    pub query: RmsNorm,
+    /// Of the keys.
+    pub key: RmsNorm,
+    /// What they are taken over.
+    pub span: NormSpan,
+}
+
+/// What a norm of queries or keys is taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormSpan {
+    /// Each head by itself, all with the same weights.
+    EachHead,
+    /// All heads together, before they part.
+    AllHeads,
 }
 
 /// How the input becomes queries, keys and values.
@@ -45,26 +66,9 @@ pub enum Projections {
     Fused,
 }
 
-/// Root-mean-square norms of queries and keys, `q_norm` and `k_norm`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum HeadNorms {
-    /// None.
-    None,
-    /// Each head by itself, all with the same weights.
-    EachHead {
-        /// Added to the mean square.
-        epsilon: f32,
-    },
-    /// All heads together, before they part.
-    AllHeads {
-        /// Added to the mean square.
-        epsilon: f32,
-    },
-}
-
 impl AttentionShape {
-    /// The sizes that the families share: `head_dim`, where it is absent the heads' part of the hidden
-    /// size; `num_key_value_heads`, where it is absent as many as query heads.
+    /// The sizes under the names that most checkpoints use: `head_dim`, where it is absent the heads'
+    /// part of the hidden size; `num_key_value_heads`, where it is absent as many as query heads.
     ///
     /// # Errors
     /// `BadModel` when a field is missing or the heads do not divide.
@@ -84,35 +88,38 @@ impl AttentionShape {
         let head_dimension = head_dimension.unwrap_or(hidden / heads);
         Ok(Self { hidden, heads, kv_heads, head_dimension })
     }
-
-    /// `1 / sqrt(D)`, computed in f64 as Python does.
-    pub fn scale(self) -> f32 {
-        f64::from(self.head_dimension).powf(-0.5) as f32
-    }
 }
 
 impl AttentionOptions {
-    /// Separate projections and no norms.
-    pub fn plain(shape: AttentionShape, rope: Option<Rope>) -> Self {
+    /// The usual ones: the config's rotary embedding, `1 / sqrt(head_dimension)`, nothing more.
+    ///
+    /// # Errors
+    /// As [`Rope::of_config`].
+    pub fn of_config(config: &ModelConfig, head_dimension: i32) -> Result<Self> {
+        Ok(Self::of_rope(Rope::of_config(config, head_dimension)?, head_dimension))
+    }
+
+    /// The same with another rotary embedding.
+    pub fn of_rope(rope: Rope, head_dimension: i32) -> Self {
         Self {
-            shape,
-            scale: shape.scale(),
             rope,
+            // In f64, as Python computes it.
+            scale: f64::from(head_dimension).powf(-0.5) as f32,
+            score_cap: None,
+            head_norms: None,
+            query_scale: None,
             projections: Projections::Separate,
-            head_norms: HeadNorms::None,
         }
     }
 }
 
-/// `o(softmax(rope(q) rope(k)^T * scale) v)`.
+/// `o(softmax(rope(q) rope(k)^T / sqrt(d)) v)`, with what [`AttentionOptions`] add.
 #[derive(Debug)]
 pub struct Attention {
     input: Input,
     output: Linear,
-    norms: Norms,
-    rope: Option<Rope>,
     shape: AttentionShape,
-    scale: f32,
+    options: AttentionOptions,
 }
 
 #[derive(Debug)]
@@ -121,15 +128,8 @@ enum Input {
     Fused(Linear),
 }
 
-#[derive(Debug)]
-enum Norms {
-    None,
-    EachHead { query: RmsNorm, key: RmsNorm },
-    AllHeads { query: RmsNorm, key: RmsNorm },
-}
-
 impl Attention {
-    /// Takes `path.{q_proj,k_proj,v_proj,o_proj}`, biases included, or what `options` say instead.
+    /// Takes `path.{q_proj,k_proj,v_proj,o_proj}`, biases included, with the usual options.
     ///
     /// # Errors
     /// `BadModel` when a tensor is missing or of another shape.
@@ -137,18 +137,29 @@ impl Attention {
         weights: &mut Weights,
         config: &ModelConfig,
         path: &str,
-        options: &AttentionOptions,
+        shape: AttentionShape,
     ) -> Result<Self> {
-        let shape = options.shape;
-        let width = shape.heads * shape.head_dimension;
-        let output = format!("{path}.o_proj");
+        let options = AttentionOptions::of_config(config, shape.head_dimension)?;
+        Self::load_with(weights, config, path, shape, options)
+    }
+
+    /// The same with other options.
+    ///
+    /// # Errors
+    /// `BadModel` when a tensor is missing or of another shape.
+    pub fn load_with(
+        weights: &mut Weights,
+        config: &ModelConfig,
+        path: &str,
+        shape: AttentionShape,
+        options: AttentionOptions,
+    ) -> Result<Self> {
+        let output = (shape.hidden, shape.heads * shape.head_dimension);
         Ok(Self {
-            input: Input::load(weights, config, path, options)?,
-            output: Linear::load(weights, config, &output, (shape.hidden, width))?,
-            norms: Norms::load(weights, path, options)?,
-            rope: options.rope.clone(),
+            input: Input::load(weights, config, path, (shape, options.projections))?,
+            output: Linear::load(weights, config, &format!("{path}.o_proj"), output)?,
             shape,
-            scale: options.scale,
+            options,
         })
     }
 
@@ -162,60 +173,48 @@ impl Attention {
         }
     }
 
-    /// Applies the block to `[B, L, hidden]`, writing the layer's cache. Turned queries are multiplied
-    /// by `query_scale`, broadcast to `[B, H, L, D]`, if there is one.
+    /// Applies the block to `[B, L, hidden]`, writing the layer's cache.
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.
-    pub fn forward(
-        &self,
-        x: &Array,
-        positions: &Positions,
-        query_scale: Option<&Array>,
-        cache: LayerSlot<'_>,
-    ) -> Result<Array> {
+    pub fn forward(&self, x: &Array, positions: &Positions, cache: LayerSlot<'_>) -> Result<Array> {
         let AttentionShape { heads, kv_heads, .. } = self.shape;
+        let AttentionOptions { rope, scale, score_cap, query_scale, .. } = &self.options;
         let (queries, keys, values) = self.input.forward(x, self.shape)?;
-        let (query_norm, key_norm) = self.norms.each();
-        let queries = self.split_heads(&self.norms.all_queries(queries)?, heads, query_norm)?;
-        let keys = self.split_heads(&self.norms.all_keys(keys)?, kv_heads, key_norm)?;
-        let values = self.split_heads(&values, kv_heads, None)?;
-        let queries = self.turn(queries, positions)?;
-        let keys = self.turn(keys, positions)?;
-        let queries = match query_scale {
-            Some(scale) => queries.multiply(scale)?,
-            None => queries,
-        };
+        let (queries, keys) = self.normalized(queries, keys, NormSpan::AllHeads)?;
+        let queries = self.split_heads(&queries, heads)?;
+        let keys = self.split_heads(&keys, kv_heads)?;
+        let values = self.split_heads(&values, kv_heads)?;
+        let (queries, keys) = self.normalized(queries, keys, NormSpan::EachHead)?;
+        let mut queries = rope.forward(&queries, &positions.offset)?;
+        let keys = rope.forward(&keys, &positions.offset)?;
+        if let Some(query_scale) = query_scale {
+            queries = query_scale.forward(queries, &positions.offset)?;
+        }
         let mask = cache.mask(positions)?;
         let seen = cache.update(keys, values)?;
-        let attended = attend(&queries, &seen, self.scale, mask)?;
+        let scoring = Scoring { scale: *scale, cap: *score_cap, mask };
+        let attended = attend(&queries, &seen, scoring)?;
         self.output.forward(&self.merge_heads(&attended)?)
     }
 
-    fn turn(&self, x: Array, positions: &Positions) -> Result<Array> {
-        match &self.rope {
-            Some(rope) => rope.forward(&x, &positions.offset),
-            None => Ok(x),
+    /// Queries and keys after the norms over `span`, if there are any.
+    fn normalized(&self, queries: Array, keys: Array, span: NormSpan) -> Result<(Array, Array)> {
+        match &self.options.head_norms {
+            Some(norms) if norms.span == span => {
+                Ok((norms.query.forward(&queries)?, norms.key.forward(&keys)?))
+            }
+            _ => Ok((queries, keys)),
         }
     }
 
-    /// `[B, L, heads * D]` to `[B, heads, L, D]`, each head normalized by `norm`. The norm comes before
-    /// the transpose, as in the oracle: what it sums is then contiguous.
-    fn split_heads(&self, x: &Array, heads: i32, norm: Option<&RmsNorm>) -> Result<Array> {
+    /// `[B, L, heads * D]` to `[B, heads, L, D]`.
+    fn split_heads(&self, x: &Array, heads: i32) -> Result<Array> {
         let (rows, tokens, dimension) = (x.dim(0), x.dim(1), self.shape.head_dimension);
-        let shape = match tokens {
-            1 => [rows, heads, 1, dimension],
-            _ => [rows, tokens, heads, dimension],
-        };
-        let split = x.reshape(&shape)?;
-        let split = match norm {
-            Some(norm) => norm.forward(&split)?,
-            None => split,
-        };
-        match tokens {
-            1 => Ok(split),
-            _ => Ok(split.transpose_axes(&[0, 2, 1, 3])?),
+        if tokens == 1 {
+            return Ok(x.reshape(&[rows, heads, 1, dimension])?);
         }
+        Ok(x.reshape(&[rows, tokens, heads, dimension])?.transpose_axes(&[0, 2, 1, 3])?)
     }
 
     /// `[B, heads, L, D]` to `[B, L, heads * D]`.
@@ -234,14 +233,14 @@ impl Input {
         weights: &mut Weights,
         config: &ModelConfig,
         path: &str,
-        options: &AttentionOptions,
+        (shape, projections): (AttentionShape, Projections),
     ) -> Result<Self> {
-        let AttentionShape { hidden, heads, kv_heads, head_dimension } = options.shape;
+        let AttentionShape { hidden, heads, kv_heads, head_dimension } = shape;
         let (queries, keys) = (heads * head_dimension, kv_heads * head_dimension);
         let mut part = |name: &str, outputs| {
             Linear::load(weights, config, &format!("{path}.{name}"), (outputs, hidden))
         };
-        Ok(match options.projections {
+        Ok(match projections {
             Projections::Separate => Self::Separate {
                 query: part("q_proj", queries)?,
                 key: part("k_proj", keys)?,
@@ -268,44 +267,34 @@ impl Input {
     }
 }
 
-impl Norms {
-    fn load(weights: &mut Weights, path: &str, options: &AttentionOptions) -> Result<Self> {
-        let AttentionShape { heads, kv_heads, head_dimension, .. } = options.shape;
-        let mut norm = |name: &str, heads: i32, epsilon| {
-            RmsNorm::load(weights, &format!("{path}.{name}"), heads * head_dimension, epsilon)
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn heads_that_do_not_divide_are_refused() {
+        let of = |fields: &Value| {
+            let config = ModelConfig::from_fields(fields.as_object().unwrap().clone());
+            AttentionShape::of_config(&config)
         };
-        Ok(match options.head_norms {
-            HeadNorms::None => Self::None,
-            HeadNorms::EachHead { epsilon } => Self::EachHead {
-                query: norm("q_norm", 1, epsilon)?,
-                key: norm("k_norm", 1, epsilon)?,
-            },
-            HeadNorms::AllHeads { epsilon } => Self::AllHeads {
-                query: norm("q_norm", heads, epsilon)?,
-                key: norm("k_norm", kv_heads, epsilon)?,
-            },
-        })
-    }
-
-    /// Those of single heads, for queries and keys.
-    fn each(&self) -> (Option<&RmsNorm>, Option<&RmsNorm>) {
-        match self {
-            Self::EachHead { query, key } => (Some(query), Some(key)),
-            Self::None | Self::AllHeads { .. } => (None, None),
-        }
-    }
-
-    fn all_queries(&self, queries: Array) -> Result<Array> {
-        match self {
-            Self::AllHeads { query, .. } => query.forward(&queries),
-            Self::None | Self::EachHead { .. } => Ok(queries),
-        }
-    }
-
-    fn all_keys(&self, keys: Array) -> Result<Array> {
-        match self {
-            Self::AllHeads { key, .. } => key.forward(&keys),
-            Self::None | Self::EachHead { .. } => Ok(keys),
+        let shape = of(&json!({ "hidden_size": 24, "num_attention_heads": 3 })).unwrap();
+        assert_eq!((shape.kv_heads, shape.head_dimension), (3, 8));
+        let cases = [
+            (json!({ "hidden_size": 24, "num_attention_heads": 5 }), "5 heads"),
+            (
+                json!({ "hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 2 }),
+                "2 key heads",
+            ),
+            (json!({ "num_attention_heads": 3 }), "hidden_size"),
+            (json!({ "hidden_size": 24 }), "num_attention_heads"),
+            (json!({ "hidden_size": 24, "num_attention_heads": 0 }), "num_attention_heads"),
+        ];
+        for (fields, named) in cases {
+            let error = of(&fields).unwrap_err();
+            assert_eq!(error.code(), Code::BadModel);
+            assert!(error.message().contains(named), "{error}");
         }
     }
 }

@@ -5,14 +5,28 @@ use crate::error::Result;
 use crate::mlx::{Array, Weights, ops};
 use crate::model::ModelConfig;
 
-/// `down(silu(gate(x)) * up(x))` (SwiGLU, Shazeer 2020).
-#[derive(Debug)]
-pub struct Mlp {
-    input: Input,
-    down: Linear,
+/// What the gate goes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// `x * Phi(x)`, the normal distribution's Phi (Hendrycks and Gimpel 2016).
+    Gelu,
+    /// The same with tanh for Phi.
+    GeluTanh,
 }
 
-/// How the input becomes gate and value.
+impl Activation {
+    fn forward(self, x: &Array) -> Result<Array> {
+        match self {
+            Self::Silu => Ok(x.multiply(ops::sigmoid(x)?)?),
+            Self::Gelu => ops::gelu(x),
+            Self::GeluTanh => ops::gelu_tanh(x),
+        }
+    }
+}
+
+/// How the input becomes the gate and what it gates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gating {
     /// `gate_proj` and `up_proj`.
@@ -27,12 +41,33 @@ enum Input {
     Fused(Linear),
 }
 
+/// `down(activation(gate(x)) * up(x))`: SwiGLU and its like (Shazeer 2020).
+#[derive(Debug)]
+pub struct Mlp {
+    input: Input,
+    down: Linear,
+    activation: Activation,
+}
+
 impl Mlp {
-    /// Takes `path.down_proj` and what `gating` names.
+    /// Takes `path.{gate_proj,up_proj,down_proj}`.
     ///
     /// # Errors
     /// `BadModel` when a tensor is missing or of another shape.
     pub fn load(
+        weights: &mut Weights,
+        config: &ModelConfig,
+        path: &str,
+        sizes: (i32, i32),
+    ) -> Result<Self> {
+        Self::load_with(weights, config, path, sizes, Gating::Separate)
+    }
+
+    /// Takes `path.down_proj` and what `gating` names.
+    ///
+    /// # Errors
+    /// `BadModel` when a tensor is missing or of another shape.
+    pub fn load_with(
         weights: &mut Weights,
         config: &ModelConfig,
         path: &str,
@@ -48,7 +83,13 @@ impl Mlp {
             },
             Gating::Fused => Input::Fused(part("gate_up_proj", (2 * intermediate, hidden))?),
         };
-        Ok(Self { input, down: part("down_proj", (hidden, intermediate))? })
+        let down = part("down_proj", (hidden, intermediate))?;
+        Ok(Self { input, down, activation: Activation::Silu })
+    }
+
+    /// The same with another activation than SiLU.
+    pub fn with_activation(self, activation: Activation) -> Self {
+        Self { activation, ..self }
     }
 
     /// Applies the block to `[B, L, hidden]`.
@@ -57,8 +98,7 @@ impl Mlp {
     /// `EngineFailed` with MLX's text.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         let (gate, up) = self.input.forward(x)?;
-        let silu = gate.multiply(ops::sigmoid(&gate)?)?;
-        self.down.forward(&silu.multiply(up)?)
+        self.down.forward(&self.activation.forward(&gate)?.multiply(up)?)
     }
 }
 

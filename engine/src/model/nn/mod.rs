@@ -9,12 +9,16 @@ mod mlp;
 mod norm;
 mod query_scale;
 mod rope;
+mod spec;
 
-pub use attention::{Attention, AttentionOptions, AttentionShape, HeadNorms, Projections};
-pub use decoder::{Decoder, DecoderSpec, Factors, HeadSource, LayerSpec, NormPlacement};
+pub use attention::{
+    Attention, AttentionOptions, AttentionShape, HeadNorms, NormSpan, Projections,
+};
+pub use decoder::{Block, Decoder, DecoderSizes, LogitScale, Residual};
 pub use embedding::Embedding;
 pub use linear::{Linear, Quantization};
-pub use mlp::{Gating, Mlp};
+pub use mlp::{Activation, Gating, Mlp};
 pub use norm::RmsNorm;
 pub use query_scale::QueryScale;
-pub use rope::{Rope, RopeOptions, kind as rope_kind};
+pub use rope::{BASE_DEFAULT, Rope, RopeOptions, kind as rope_kind};
+pub use spec::{DecoderSpec, HeadSource, LayerSpec, NormPlacement};

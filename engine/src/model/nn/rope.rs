@@ -18,6 +18,9 @@ use crate::mlx::Array;
 use crate::mlx::ops::{self, RopeFrequencies, RopeSpec};
 use crate::model::ModelConfig;
 
+/// The base of most configs that name none.
+pub const BASE_DEFAULT: f64 = 10_000.0;
+
 /// What a rotary embedding is made from.
 #[derive(Debug, Clone)]
 pub struct RopeOptions {
@@ -43,6 +46,7 @@ pub struct Rope {
 
 #[derive(Debug, Clone)]
 enum Turn {
+    None,
     Fixed(RopeSpec),
     Dynamic(Dynamic),
 }
@@ -98,6 +102,34 @@ fn gathered(config: &ModelConfig) -> Result<Option<ModelConfig>> {
 }
 
 impl Rope {
+    /// The embedding that `config` describes, with Llama's base where it names none.
+    ///
+    /// # Errors
+    /// As [`RopeOptions::of_config`] and [`Rope::new`].
+    pub fn of_config(config: &ModelConfig, dimensions: i32) -> Result<Self> {
+        Self::new(&RopeOptions::of_config(config, dimensions, Some(BASE_DEFAULT))?)
+    }
+
+    /// The same with another `rope_theta`.
+    ///
+    /// # Errors
+    /// As [`Rope::of_config`].
+    pub fn with_base(config: &ModelConfig, base: f32, dimensions: i32) -> Result<Self> {
+        let options = RopeOptions::of_config(config, dimensions, Some(BASE_DEFAULT))?;
+        Self::new(&RopeOptions { base: f64::from(base), ..options })
+    }
+
+    /// The two halves of a head turned with the frequencies of `base`, nothing stretched.
+    pub fn plain(base: f32, dimensions: i32) -> Self {
+        let frequencies = RopeFrequencies::Base(base);
+        Self::fixed(RopeSpec { dimensions, traditional: false, scale: 1.0, frequencies })
+    }
+
+    /// No positions: nothing turns (Kazemnejad et al. 2023).
+    pub fn none() -> Self {
+        Self { turn: Turn::None, magnitude: 1.0 }
+    }
+
     /// The embedding that `options` describe.
     ///
     /// # Errors
@@ -161,6 +193,7 @@ impl Rope {
     /// `EngineFailed` with MLX's text.
     pub fn forward(&self, x: &Array, offset: &Offset) -> Result<Array> {
         match &self.turn {
+            Turn::None => Ok(ops::share(x)),
             Turn::Fixed(spec) if self.magnitude == 1.0 => turn(x, spec, offset),
             Turn::Fixed(spec) => turn(&magnify(x, spec.dimensions, self.magnitude)?, spec, offset),
             Turn::Dynamic(dynamic) => dynamic.turn(x, offset),

@@ -58,8 +58,9 @@ impl Dynamic {
     }
 
     fn base_at(&self, end: i32) -> f64 {
-        let (seen, trained) = (f64::from(end.max(self.trained_tokens)), self.trained_tokens.into());
-        let stretch: f64 = self.factor * seen / trained - (self.factor - 1.0);
+        let trained = f64::from(self.trained_tokens);
+        let seen = f64::from(end).max(trained);
+        let stretch = self.factor * seen / trained - (self.factor - 1.0);
         let dimensions = f64::from(self.dimensions);
         self.base * stretch.powf(dimensions / (dimensions - 2.0))
     }

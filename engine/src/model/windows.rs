@@ -1,33 +1,33 @@
-//! How many layers a config has and which of them slide.
+//! Which layers slide over a window.
 
 use serde_json::Value;
 
+use super::ModelConfig;
 use crate::cache::Window;
 use crate::error::Result;
-use crate::model::ModelConfig;
 
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
-/// How many layers there are.
+/// The window of each layer: `sliding_window` tokens where `layer_types` says so; without types every
+/// layer sees everything.
 ///
 /// # Errors
-/// `BadModel` when the config does not say.
-pub(super) fn count(config: &ModelConfig) -> Result<usize> {
-    Ok(config.count("num_hidden_layers")?.unsigned_abs() as usize)
+/// As [`layer_windows_or`].
+pub fn layer_windows(config: &ModelConfig) -> Result<Vec<Option<Window>>> {
+    layer_windows_or(config, |_| false)
 }
 
-/// The window of each layer: `sliding_window` tokens where `layer_types` says so, or, where there are
-/// none, where `slides` does. A kind that is not known is refused: running it as another would give
+/// The same, except that without types layers slide where `slides` says so. A kind that is not known is refused: running it as another would give
 /// other text.
 ///
 /// # Errors
 /// `BadModel` when the types do not fit or a window is missing.
-pub(super) fn windows(
+pub fn layer_windows_or(
     config: &ModelConfig,
     slides: impl Fn(usize) -> bool,
 ) -> Result<Vec<Option<Window>>> {
-    let layers = count(config)?;
+    let layers = config.count("num_hidden_layers")?.unsigned_abs() as usize;
     let sliding = || Window::new(config.count("sliding_window")?, 0).map(Some);
     let Some(types) = config.get("layer_types") else {
         return (0..layers).map(|index| if slides(index) { sliding() } else { Ok(None) }).collect();
@@ -50,8 +50,8 @@ pub(super) fn windows(
 ///
 /// # Errors
 /// `BadModel` when the config asks for sliding layers.
-pub(super) fn all_full(config: &ModelConfig) -> Result<usize> {
-    let layers = count(config)?;
+pub fn full_layers(config: &ModelConfig) -> Result<usize> {
+    let layers = config.count("num_hidden_layers")?.unsigned_abs() as usize;
     let hint = "this family is proven with full attention in every layer only";
     if let Some(slides) = config.get("use_sliding_window").filter(|slides| **slides != false) {
         return Err(config.wrong("use_sliding_window", slides).with_hint(hint));
@@ -77,7 +77,7 @@ mod tests {
     }
 
     fn of(fields: &Value) -> Result<Vec<Option<Window>>> {
-        windows(&config(fields), |_| false)
+        layer_windows(&config(fields))
     }
 
     #[test]
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(of(&fields).unwrap(), [Some(window), None]);
         let fields = json!({ "num_hidden_layers": 2, "sliding_window": 8 });
         assert_eq!(of(&fields).unwrap(), [None, None], "a window alone makes no layer slide");
-        let slides = windows(&config(&fields), |index| index == 1).unwrap();
+        let slides = layer_windows_or(&config(&fields), |index| index == 1).unwrap();
         assert_eq!(slides, [None, Some(window)]);
     }
 
@@ -122,7 +122,7 @@ mod tests {
         ];
         let of = |mut fields: Value| {
             fields["num_hidden_layers"] = json!(2);
-            all_full(&config(&fields))
+            full_layers(&config(&fields))
         };
         for fields in accepted {
             assert_eq!(of(fields).unwrap(), 2);

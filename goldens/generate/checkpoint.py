@@ -82,7 +82,7 @@ CONFIGS = {
     "llama-tiny-wide": dict(LLAMA, hidden_size=24, intermediate_size=48, head_dim=128),
 }
 
-# A layer or two of each family, narrow.
+# Two layers of each family, narrow.
 SMALL = dict(
     LLAMA,
     hidden_size=32,
@@ -123,7 +123,8 @@ FAMILIES = {
     "qwen2-tiny": family("qwen2", without=["head_dim"], rope_scaling=yarn()),
     "qwen3-tiny": family(
         "qwen3",
-        head_dim=16, intermediate_size=96,
+        head_dim=16,
+        intermediate_size=96,
         rope_scaling=yarn("deepseek_yarn", beta_fast=8, beta_slow=2, mscale=0.7, mscale_all_dim=0.2),
     ),
     "smollm3-tiny": family("smollm3", num_hidden_layers=3, no_rope_layers=[1, 0, 1]),

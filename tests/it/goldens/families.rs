@@ -134,6 +134,7 @@ fn configs_that_ask_for_what_is_not_proven_are_refused_by_name() {
         ("mistral-tiny", json!({ "rope_scaling": { "type": "spiral" } }), "spiral"),
         ("mistral-tiny", json!({ "num_key_value_heads": 3 }), "3 key heads"),
         ("mistral-tiny", json!({ "model_type": "mistral9" }), "mistral9"),
+        ("mistral-tiny", json!({ "model_type": "qwen2", "rope_scaling": null }), "q_proj.bias"),
         ("granite-tiny", json!({ "num_attention_heads": 5, "num_key_value_heads": 5 }), "5 heads"),
         ("olmo3-tiny", json!({ "num_key_value_heads": 1 }), "k_norm"),
     ];

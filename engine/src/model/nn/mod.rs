@@ -20,5 +20,5 @@ pub use linear::{Linear, Quantization};
 pub use mlp::{Activation, Gating, Mlp};
 pub use norm::RmsNorm;
 pub use query_scale::QueryScale;
-pub use rope::{BASE_DEFAULT, Rope, RopeOptions, kind as rope_kind};
+pub use rope::{BASE_DEFAULT, Rope, RopeOptions, context_tokens, kind as rope_kind};
 pub use spec::{DecoderSpec, HeadSource, LayerSpec, NormPlacement};

@@ -52,6 +52,33 @@ LLAMA = dict(
     eos_token_id=[257, 259],
 )
 
+# Narrow, with heads that are wider together than the residual stream, as Gemma's are. Numbers that the
+# real models all share differ here, so that a default cannot stand in for one that is read.
+GEMMA = dict(
+    LLAMA,
+    architectures=["GemmaForCausalLM"],
+    model_type="gemma",
+    hidden_size=48,
+    intermediate_size=64,
+    num_hidden_layers=2,
+    num_key_value_heads=1,
+    rms_norm_eps=1e-6,
+    rope_theta=5000.0,
+    tie_word_embeddings=True,
+)
+GEMMA3 = dict(
+    GEMMA,
+    architectures=["Gemma3ForCausalLM"],
+    model_type="gemma3_text",
+    num_hidden_layers=3,
+    rope_theta=50000.0,
+    rope_local_base_freq=1000.0,
+    rope_scaling=dict(rope_type="linear", factor=4.0),
+    query_pre_attn_scalar=24,
+    sliding_window=8,
+    sliding_window_pattern=3,
+)
+
 CONFIGS = {
     "llama-tiny": LLAMA,
     "llama-tiny-rope": dict(
@@ -80,6 +107,26 @@ CONFIGS = {
     ),
     # Heads wide enough for groups of 128 quantized values, on a narrow residual stream.
     "llama-tiny-wide": dict(LLAMA, hidden_size=24, intermediate_size=48, head_dim=128),
+    "gemma-tiny": GEMMA,
+    "gemma2-tiny": dict(
+        GEMMA,
+        architectures=["Gemma2ForCausalLM"],
+        model_type="gemma2",
+        num_key_value_heads=2,
+        num_hidden_layers=3,
+        query_pre_attn_scalar=4,
+        attn_logit_softcapping=6.0,
+        final_logit_softcapping=0.5,
+    ),
+    "gemma3-tiny": GEMMA3,
+    "gemma3-tiny-untied": dict(
+        GEMMA3,
+        num_hidden_layers=2,
+        sliding_window_pattern=2,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_scaling=None,
+        tie_word_embeddings=False,
+    ),
 }
 
 # The default of the quantized checkpoint, and the modules that differ from it.
@@ -89,14 +136,19 @@ QUANTIZATION_OF = {
     "lm_head": dict(group_size=32, bits=8, mode="affine"),
 }
 
+# Which weights of a model type are drawn, where the first ones fall into loops.
+SEEDS = {"gemma2": 1, "gemma3_text": 10}
+
 
 def build(config):
     """An mlx-lm model of `config` with its weights in bf16."""
     model_class, arguments = _get_classes(config)
     model = model_class(arguments.from_dict(copy.deepcopy(config)))
-    tied = config["tie_word_embeddings"]
+    if config["tie_word_embeddings"] and hasattr(model, "sanitize"):
+        # Some families tell a tied head by the tensor that the checkpoint lacks.
+        model.sanitize({})
     weights = [
-        (name, mx.array(draw(name, parameter.shape, tied)).astype(mx.bfloat16))
+        (name, mx.array(draw(name, parameter.shape, config)).astype(mx.bfloat16))
         for name, parameter in tree_flatten(model.parameters())
     ]
     model.update(tree_unflatten(weights))
@@ -105,15 +157,22 @@ def build(config):
     return model
 
 
-def draw(name, shape, tied):
-    seed = int.from_bytes(hashlib.sha256(f"slipstream:{name}".encode()).digest()[:8], "little")
+def draw(name, shape, config):
+    is_gemma = config["model_type"].startswith("gemma")
+    seeded = f"slipstream{SEEDS.get(config['model_type'], '')}:{name}"
+    seed = int.from_bytes(hashlib.sha256(seeded.encode()).digest()[:8], "little")
     normal = np.random.Generator(np.random.PCG64(seed)).standard_normal(shape).astype(np.float32)
     if name.endswith("norm.weight"):
-        return 1.0 + 0.3 * normal
+        # Gemma's checkpoints hold how far the weights are from 1. Where attention's result has a norm of
+        # its own, it would drown what tells tokens apart.
+        is_loud = is_gemma and config["model_type"] != "gemma" and "post_attention" in name
+        return 0.3 * normal + np.float32(-0.6 if is_loud else 0.0 if is_gemma else 1.0)
     if name.endswith(".bias"):
         return 0.1 * normal
     if "embed_tokens" in name:
-        return (0.2 if tied else 0.6) * normal
+        # Gemma multiplies it by the root of the hidden size.
+        scale = 0.04 if is_gemma else 0.2 if config["tie_word_embeddings"] else 0.6
+        return scale * normal
     return normal * np.float32(1.7 / np.sqrt(shape[-1]))
 
 

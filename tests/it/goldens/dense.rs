@@ -8,10 +8,10 @@ use slipstream_engine::error::{Code, Error};
 use slipstream_engine::mlx::{Device, Dtype};
 use slipstream_engine::model::{self, LoadOptions};
 
-use super::llama::{self, Tolerance};
+use super::replay::{self, Tolerance};
 
 fn check(checkpoint: &str) {
-    llama::check(checkpoint, "", Dtype::Bfloat16, Tolerance::Bits);
+    replay::check(checkpoint, "", Dtype::Bfloat16, Tolerance::Bits);
 }
 
 #[test]

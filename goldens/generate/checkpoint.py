@@ -52,6 +52,33 @@ LLAMA = dict(
     eos_token_id=[257, 259],
 )
 
+# Narrow, with heads that are wider together than the residual stream, as Gemma's are. Numbers that the
+# real models all share differ here, so that a default cannot stand in for one that is read.
+GEMMA = dict(
+    LLAMA,
+    architectures=["GemmaForCausalLM"],
+    model_type="gemma",
+    hidden_size=48,
+    intermediate_size=64,
+    num_hidden_layers=2,
+    num_key_value_heads=1,
+    rms_norm_eps=1e-6,
+    rope_theta=5000.0,
+    tie_word_embeddings=True,
+)
+GEMMA3 = dict(
+    GEMMA,
+    architectures=["Gemma3ForCausalLM"],
+    model_type="gemma3_text",
+    num_hidden_layers=3,
+    rope_theta=50000.0,
+    rope_local_base_freq=1000.0,
+    rope_scaling=dict(rope_type="linear", factor=4.0),
+    query_pre_attn_scalar=24,
+    sliding_window=8,
+    sliding_window_pattern=3,
+)
+
 CONFIGS = {
     "llama-tiny": LLAMA,
     "llama-tiny-rope": dict(
@@ -80,7 +107,112 @@ CONFIGS = {
     ),
     # Heads wide enough for groups of 128 quantized values, on a narrow residual stream.
     "llama-tiny-wide": dict(LLAMA, hidden_size=24, intermediate_size=48, head_dim=128),
+    "gemma-tiny": GEMMA,
+    "gemma2-tiny": dict(
+        GEMMA,
+        architectures=["Gemma2ForCausalLM"],
+        model_type="gemma2",
+        num_key_value_heads=2,
+        num_hidden_layers=3,
+        query_pre_attn_scalar=4,
+        attn_logit_softcapping=6.0,
+        final_logit_softcapping=0.5,
+    ),
+    "gemma3-tiny": GEMMA3,
+    "gemma3-tiny-untied": dict(
+        GEMMA3,
+        num_hidden_layers=2,
+        sliding_window_pattern=2,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_scaling=None,
+        tie_word_embeddings=False,
+    ),
 }
+
+# Two layers of each further family, narrow.
+SMALL = dict(
+    LLAMA,
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=2,
+    num_key_value_heads=2,
+    head_dim=8,
+)
+SLIDING = dict(layer_types=["sliding_attention", "full_attention"], sliding_window=8)
+
+
+def dense(model_type, without=(), **fields):
+    config = dict(SMALL, model_type=model_type, architectures=[f"{model_type}ForCausalLM"], **fields)
+    return {name: value for name, value in config.items() if name not in without}
+
+
+def yarn(kind="yarn", **fields):
+    return dict(rope_type=kind, factor=4.0, original_max_position_embeddings=64, **fields)
+
+
+# Every rope kind is in one of them.
+DENSE = {
+    "mistral-tiny": dense("mistral", rope_scaling=dict(type="linear", factor=4.0)),
+    "llama-tiny-dynamic": dense(
+        "llama", rope_scaling=dict(rope_type="dynamic", factor=5.0), max_position_embeddings=12
+    ),
+    "ministral3-tiny": dense(
+        "ministral3",
+        without=["rope_theta"],
+        rope_parameters=dict(
+            yarn(beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0),
+            original_max_position_embeddings=8,
+            rope_theta=1000000.0,
+            llama_4_scaling_beta=0.3,
+        ),
+        **SLIDING,
+    ),
+    "qwen2-tiny": dense("qwen2", without=["head_dim"], rope_scaling=yarn()),
+    "qwen3-tiny": dense(
+        "qwen3",
+        head_dim=16,
+        intermediate_size=96,
+        rope_scaling=yarn("deepseek_yarn", beta_fast=8, beta_slow=2, mscale=0.7, mscale_all_dim=0.2),
+    ),
+    "smollm3-tiny": dense("smollm3", num_hidden_layers=3, no_rope_layers=[1, 0, 1]),
+    "phi3-tiny": dense(
+        "phi3",
+        without=["head_dim"],
+        hidden_size=64,
+        partial_rotary_factor=0.75,
+        original_max_position_embeddings=64,
+        rope_scaling=dict(
+            type="longrope",
+            short_factor=[1.0] * 6,
+            long_factor=[1.1, 1.3, 1.7, 2.5, 4.1, 7.3],
+        ),
+    ),
+    "granite-tiny": dense(
+        "granite",
+        without=["head_dim"],
+        attention_bias=True,
+        mlp_bias=False,
+        attention_multiplier=0.3,
+        embedding_multiplier=3.0,
+        residual_multiplier=0.7,
+        logits_scaling=3.0,
+    ),
+    "minicpm-tiny": dense(
+        "minicpm",
+        without=["head_dim"],
+        dim_model_base=12,
+        scale_depth=1.4,
+        scale_emb=1.7,
+        rope_scaling=dict(
+            rope_type="longrope",
+            original_max_position_embeddings=64,
+            short_factor=[1.0] * 4,
+            long_factor=[1.2, 1.9, 3.1, 5.7],
+        ),
+    ),
+    "olmo3-tiny": dense("olmo3", rope_scaling=yarn(attention_factor=1.2), **SLIDING),
+}
+CONFIGS.update(DENSE)
 
 # The default of the quantized checkpoint, and the modules that differ from it.
 QUANTIZATION = dict(group_size=64, bits=4, mode="affine")
@@ -89,14 +221,19 @@ QUANTIZATION_OF = {
     "lm_head": dict(group_size=32, bits=8, mode="affine"),
 }
 
+# Which weights of a model type are drawn, where the first ones fall into loops.
+SEEDS = {"gemma2": 1, "gemma3_text": 10, "mistral": 3, "olmo3": 1, "smollm3": 2}
+
 
 def build(config):
     """An mlx-lm model of `config` with its weights in bf16."""
     model_class, arguments = _get_classes(config)
     model = model_class(arguments.from_dict(copy.deepcopy(config)))
-    tied = config["tie_word_embeddings"]
+    if config["tie_word_embeddings"] and hasattr(model, "sanitize"):
+        # Some families tell a tied head by the tensor that the checkpoint lacks.
+        model.sanitize({})
     weights = [
-        (name, mx.array(draw(name, parameter.shape, tied)).astype(mx.bfloat16))
+        (name, mx.array(draw(name, parameter.shape, config)).astype(mx.bfloat16))
         for name, parameter in tree_flatten(model.parameters())
     ]
     model.update(tree_unflatten(weights))
@@ -105,15 +242,22 @@ def build(config):
     return model
 
 
-def draw(name, shape, tied):
-    seed = int.from_bytes(hashlib.sha256(f"slipstream:{name}".encode()).digest()[:8], "little")
+def draw(name, shape, config):
+    is_gemma = config["model_type"].startswith("gemma")
+    seeded = f"slipstream{SEEDS.get(config['model_type'], '')}:{name}"
+    seed = int.from_bytes(hashlib.sha256(seeded.encode()).digest()[:8], "little")
     normal = np.random.Generator(np.random.PCG64(seed)).standard_normal(shape).astype(np.float32)
     if name.endswith("norm.weight"):
-        return 1.0 + 0.3 * normal
+        # Gemma's checkpoints hold how far the weights are from 1. Where attention's result has a norm of
+        # its own, it would drown what tells tokens apart.
+        is_loud = is_gemma and config["model_type"] != "gemma" and "post_attention" in name
+        return 0.3 * normal + np.float32(-0.6 if is_loud else 0.0 if is_gemma else 1.0)
     if name.endswith(".bias"):
         return 0.1 * normal
     if "embed_tokens" in name:
-        return (0.2 if tied else 0.6) * normal
+        # Gemma multiplies it by the root of the hidden size.
+        scale = 0.04 if is_gemma else 0.2 if config["tie_word_embeddings"] else 0.6
+        return scale * normal
     return normal * np.float32(1.7 / np.sqrt(shape[-1]))
 
 

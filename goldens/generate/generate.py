@@ -2,6 +2,8 @@
 
   python generate.py --out ../linux-x86_64-cpu                  all but the real model
   python generate.py --out ../linux-x86_64-cpu --smollm2 DIR    and SmolLM2, imported in DIR
+  python generate.py --out ../linux-x86_64-cpu --gemma3-270m DIR   Gemma 3 270M alone
+  python generate.py --out ../linux-x86_64-cpu --only NAME ...  these checkpoints alone
 """
 
 import argparse
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import cases
 import checkpoint
+import gemma3_270m
 import mlx.core as mx
 import oracle
 import rotating
@@ -30,17 +33,38 @@ WANTED = {
     "llama-tiny": cases.full,
     "llama-tiny-sliding": cases.sliding,
     "llama-tiny-wide": lambda: cases.few() + cases.quantized_kv(),
+    "gemma-tiny": cases.family,
+    # Its batches forget that query heads share key heads.
+    "gemma2-tiny": lambda: cases.family(truth="alone"),
+    "gemma3-tiny": cases.family,
+    **{name: cases.family for name in checkpoint.DENSE},
+    # Its rope fails on batches.
+    "llama-tiny-dynamic": lambda: cases.family(truth="alone"),
+}
+
+OTHER_DTYPES = {
+    "llama-tiny": dict(float16=cases.other_dtypes, float32=cases.other_dtypes),
+    # In f16 its sums stop at the greatest number, in f32 its embedding's factor is still bf16's.
+    "gemma3-tiny": dict(float16=cases.few, float32=cases.few),
 }
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the directory of this machine kind")
+    parser.add_argument("--only", nargs="+", help="tiny checkpoints by name, and nothing else")
+    parser.add_argument("--gemma3-270m", type=Path, help="an imported one, and nothing else")
     parser.add_argument("--smollm2", type=Path, help="an imported SmolLM2-135M-Instruct")
     arguments = parser.parse_args()
     versions = checked_versions(parser)
-    for name in checkpoint.CONFIGS:
+    every = [] if arguments.gemma3_270m else checkpoint.CONFIGS
+    for name in arguments.only or every:
         tiny(arguments.out / name, name, versions)
+    if arguments.gemma3_270m:
+        directory = arguments.out / "gemma-3-270m"
+        gemma3_270m.generate(arguments.gemma3_270m, directory, versions)
+    if arguments.only or arguments.gemma3_270m:
+        return
     sampling.generate(arguments.out, versions)
     rotating.generate(arguments.out, versions)
     templates.generate(arguments.out / "llama-tiny", arguments.out.parent / "templates")
@@ -70,9 +94,8 @@ def tiny(directory, name, versions):
     # From here on the model is what any reader of the files sees.
     wanted = WANTED.get(name, cases.few)
     write_cases(directory, name, "bfloat16", wanted(), versions)
-    if name == "llama-tiny":
-        for dtype in ["float16", "float32"]:
-            write_cases(directory, name, dtype, cases.other_dtypes(), versions)
+    for dtype, wanted in OTHER_DTYPES.get(name, {}).items():
+        write_cases(directory, name, dtype, wanted(), versions)
 
 
 def write_cases(directory, name, dtype, wanted, versions):
@@ -102,7 +125,8 @@ def run(model, case):
     if case.kv:
         plain = [oracle.serial(model, row, case.prefill_chunk_tokens) for row in case.rows]
         assert not any(map(same_bits, alone, plain)), "quantizing the KV caches changed nothing"
-    return (alone if case.lane == "serial" else oracle.continuous(model, case)), alone
+    by_itself = case.lane == "serial" or case.truth == "alone"
+    return (alone if by_itself else oracle.continuous(model, case)), alone
 
 
 def stop_token(model, row, prefill_chunk_tokens):

@@ -12,6 +12,12 @@ pub fn model_directory() -> PathBuf {
     directory
 }
 
+/// The imported Gemma 3 270M, if it is there: `SLIPSTREAM_GEMMA_MODEL`, else in `.models`.
+pub fn gemma_directory() -> Option<PathBuf> {
+    let directory = provided("SLIPSTREAM_GEMMA_MODEL", ".models/gemma-3-270m");
+    directory.is_dir().then_some(directory)
+}
+
 /// The `slipstream` binary: `SLIPSTREAM_BIN`, else the release build.
 ///
 /// # Panics

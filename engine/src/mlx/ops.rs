@@ -1,6 +1,10 @@
 //! Array operations that mlx-rs lacks or makes roundabout, and the few of its own that the models
 //! name often. Shapes: B rows, H heads, S tokens, D head dimension, V vocabulary.
 
+use std::f32::consts::SQRT_2;
+use std::f64::consts::FRAC_1_PI;
+
+use half::{bf16, f16};
 use mlx_rs::ops::indexing;
 pub use mlx_rs::ops::{concatenate, logical_and, sigmoid};
 use mlx_rs::{Array, Dtype, Stream};
@@ -56,7 +60,7 @@ pub fn rms_norm(x: &Array, weight: &Array, epsilon: f32) -> Result<Array> {
 }
 
 /// Which frequencies a rotary embedding turns with.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum RopeFrequencies {
     /// `base^(-2i/d)`.
     Base(f32),
@@ -65,7 +69,7 @@ pub enum RopeFrequencies {
 }
 
 /// How a rotary embedding turns (Su et al. 2021).
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RopeSpec {
     /// Leading dimensions of a head that turn.
     pub dimensions: i32,
@@ -341,12 +345,120 @@ pub fn log_probabilities(logits: &Array) -> Result<Array> {
     Ok(logits.subtract(logits.logsumexp_axis(-1, true)?)?)
 }
 
+/// `x * (1 + erf(x / sqrt(2))) / 2`, rounded step by step as MLX 0.32.2's `nn.gelu` does.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn gelu(x: &Array) -> Result<Array> {
+    let inside = mlx_rs::ops::erf(divide(x, SQRT_2)?)?;
+    divide(&x.multiply(shift(&inside, 1.0)?)?, 2.0)
+}
+
+/// `0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, as MLX 0.32.2's `nn.gelu_approx`.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn gelu_tanh(x: &Array) -> Result<Array> {
+    let cubed = x.power(scalar(3.0, x.dtype())?)?;
+    let inside = x.add(scale(&cubed, 0.044_715)?)?;
+    let factor = (2.0 * FRAC_1_PI).sqrt() as f32;
+    let tanh = mlx_rs::ops::tanh(scale(&inside, factor)?)?;
+    Ok(scale(x, 0.5)?.multiply(shift(&tanh, 1.0)?)?)
+}
+
+/// `cap * tanh(array / cap)`: within plus and minus `cap`, near the array where that is small.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn soft_cap(array: &Array, cap: f32) -> Result<Array> {
+    scale(&mlx_rs::ops::tanh(divide(array, cap)?)?, cap)
+}
+
+/// `left + right`, kept within f16's finite numbers where that is their type.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn add_finite(left: &Array, right: &Array) -> Result<Array> {
+    if left.dtype() != Dtype::Float16 {
+        return Ok(left.add(right)?);
+    }
+    let wide = |array: &Array| array.as_dtype(Dtype::Float32);
+    let bound = f16::MAX.to_f32();
+    let sum = wide(left)?.add(wide(right)?)?;
+    Ok(mlx_rs::ops::clip(&sum, (-bound, bound))?.as_dtype(Dtype::Float16)?)
+}
+
 /// `array * factor` in the array's own type.
 ///
 /// # Errors
 /// `EngineFailed` with MLX's text.
 pub fn scale(array: &Array, factor: f32) -> Result<Array> {
     Ok(array.multiply(scalar(factor, array.dtype())?)?)
+}
+
+/// `array / divisor` in the array's own type.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn divide(array: &Array, divisor: f32) -> Result<Array> {
+    Ok(array.divide(scalar(divisor, array.dtype())?)?)
+}
+
+/// `dividend / array` in the array's own type.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn divide_by(dividend: f32, array: &Array) -> Result<Array> {
+    Ok(scalar(dividend, array.dtype())?.divide(array)?)
+}
+
+/// `base^exponents` in the exponents' own type.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn power_of(base: f32, exponents: &Array) -> Result<Array> {
+    Ok(scalar(base, exponents.dtype())?.power(exponents)?)
+}
+
+/// `1 - array` in the array's own type.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn one_minus(array: &Array) -> Result<Array> {
+    Ok(scalar(1.0, array.dtype())?.subtract(array)?)
+}
+
+/// `array`, with what is below 0 or above 1 moved there.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn clip_to_unit(array: &Array) -> Result<Array> {
+    let (zero, one) = (scalar(0.0, array.dtype())?, scalar(1.0, array.dtype())?);
+    Ok(mlx_rs::ops::minimum(mlx_rs::ops::maximum(array, zero)?, one)?)
+}
+
+/// Where `low < array` and `array < high`.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn between(array: &Array, low: f32, high: f32) -> Result<Array> {
+    Ok(logical_and(above(array, low)?, array.lt(scalar(high, array.dtype())?)?)?)
+}
+
+/// Where `array > bound`.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn above(array: &Array, bound: f32) -> Result<Array> {
+    Ok(array.gt(scalar(bound, array.dtype())?)?)
+}
+
+/// `chosen` where `condition` is true, else `other`.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn choose(condition: &Array, chosen: &Array, other: &Array) -> Result<Array> {
+    Ok(mlx_rs::ops::select(condition, chosen, other)?)
 }
 
 /// `array + term` in the array's own type.
@@ -417,7 +529,12 @@ pub fn put_minus_infinity(array: &Array, indices: &Array) -> Result<Array> {
 }
 
 fn scalar(value: f32, dtype: Dtype) -> Result<Array> {
-    Ok(Array::from_f32(value).as_dtype(dtype)?)
+    match dtype {
+        // Rounded here, so that a step does not cast constants on the device.
+        Dtype::Bfloat16 => Ok(Array::from_slice(&[bf16::from_f32(value)], &[])),
+        Dtype::Float16 => Ok(Array::from_slice(&[f16::from_f32(value)], &[])),
+        dtype => Ok(Array::from_f32(value).as_dtype(dtype)?),
+    }
 }
 
 /// Starts the evaluation of `arrays` and returns at once.

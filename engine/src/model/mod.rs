@@ -8,10 +8,12 @@ mod config;
 mod loader;
 pub mod nn;
 mod registry;
+mod windows;
 
 pub use config::ModelConfig;
 pub use loader::{LoadOptions, Loaded, load};
 pub use registry::Family;
+pub use windows::{full_layers, layer_windows, layer_windows_or};
 
 use std::fmt;
 

@@ -1,7 +1,10 @@
 //! What mlx-lm 0.32.2 makes of the same weights, held bit for bit (goldens/README.md has the
 //! formats; `cargo xtask goldens` writes them).
 
+mod dense;
+mod gemma;
 mod llama;
+mod replay;
 mod rotating;
 mod sampling;
 mod smollm2;

@@ -9,6 +9,7 @@ use crate::model::ModelConfig;
 #[derive(Debug)]
 pub struct Embedding {
     table: Matrix,
+    factor: Option<f32>,
 }
 
 impl Embedding {
@@ -22,7 +23,13 @@ impl Embedding {
         path: &str,
         (vocabulary, hidden): (i32, i32),
     ) -> Result<Self> {
-        Ok(Self { table: Matrix::load(weights, config, path, (vocabulary, hidden))? })
+        let table = Matrix::load(weights, config, path, (vocabulary, hidden))?;
+        Ok(Self { table, factor: None })
+    }
+
+    /// The same with every vector times `factor`, which does not concern the head.
+    pub fn scaled(self, factor: f32) -> Self {
+        Self { factor: Some(factor), ..self }
     }
 
     /// Tokens `[B, L]` to vectors `[B, L, hidden]`.
@@ -30,6 +37,14 @@ impl Embedding {
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub fn forward(&self, tokens: &Array) -> Result<Array> {
+        let vectors = self.look_up(tokens)?;
+        match self.factor {
+            Some(factor) => ops::scale(&vectors, factor),
+            None => Ok(vectors),
+        }
+    }
+
+    fn look_up(&self, tokens: &Array) -> Result<Array> {
         match &self.table {
             Matrix::Dense { weight, .. } => ops::take_axis(weight, tokens, 0),
             Matrix::Affine(matrix) => {

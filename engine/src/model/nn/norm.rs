@@ -20,6 +20,21 @@ impl RmsNorm {
         Ok(Self { weight, epsilon })
     }
 
+    /// The same where the checkpoint stores how far each weight is from 1, as Gemma's do. mlx-lm 0.32.2
+    /// adds the 1 in every call (`gemma.RMSNorm`); the sum's bits are the same.
+    ///
+    /// # Errors
+    /// `BadModel` when it is missing or of another shape.
+    pub fn load_around_one(
+        weights: &mut Weights,
+        path: &str,
+        dimensions: i32,
+        epsilon: f32,
+    ) -> Result<Self> {
+        let Self { weight, epsilon } = Self::load(weights, path, dimensions, epsilon)?;
+        Ok(Self { weight: ops::shift(&weight, 1.0)?, epsilon })
+    }
+
     /// Normalizes the last axis of `x`.
     ///
     /// # Errors

@@ -1,0 +1,115 @@
+//! Gemma 1, 2 and 3, small ones with random weights and a real one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use slipstream_engine::clock::Clock;
+use slipstream_engine::config::SchedulerConfig;
+use slipstream_engine::mlx::{Device, Dtype};
+use slipstream_engine::model::{self, LoadOptions};
+use slipstream_engine::scheduler::{Board, MlxExecutor, RowSpec, Scheduler};
+use slipstream_engine::tokenizer::Tokenizer;
+use slipstream_tests::client::Client;
+use slipstream_tests::{demo, script};
+
+use super::replay::{Tolerance, check};
+
+#[test]
+fn gemma_equals_mlx_lm_bit_for_bit() {
+    check("gemma-tiny", "", Dtype::Bfloat16, Tolerance::Bits);
+}
+
+/// Its query heads share key heads, where mlx-lm's batches are wrong: rows that share a batch must
+/// equal mlx-lm's run of each alone.
+#[test]
+fn gemma2_in_any_batch_equals_mlx_lm_alone_bit_for_bit() {
+    check("gemma2-tiny", "", Dtype::Bfloat16, Tolerance::Bits);
+}
+
+#[test]
+fn gemma3_equals_mlx_lm_bit_for_bit_across_its_window() {
+    check("gemma3-tiny", "", Dtype::Bfloat16, Tolerance::Bits);
+}
+
+#[test]
+fn gemma3_in_f16_equals_mlx_lm_bit_for_bit() {
+    check("gemma3-tiny", ".float16", Dtype::Float16, Tolerance::Bits);
+}
+
+#[test]
+fn gemma3_in_f32_equals_mlx_lm_up_to_the_blas() {
+    check("gemma3-tiny", ".float32", Dtype::Float32, Tolerance::Absolute(1e-4));
+}
+
+#[test]
+fn gemma3_with_a_head_of_its_own_and_layer_types_equals_mlx_lm_bit_for_bit() {
+    check("gemma3-tiny-untied", "", Dtype::Bfloat16, Tolerance::Bits);
+}
+
+#[derive(Deserialize)]
+struct Golden {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    text: String,
+    prompt: Vec<u32>,
+    max_tokens: usize,
+    stop_tokens: Vec<u32>,
+    tokens: Vec<u32>,
+    finish: String,
+    answer: String,
+}
+
+/// The cases, and the real model if it is here.
+fn real() -> Option<(PathBuf, Vec<Case>)> {
+    let golden: Golden = super::read_json(&super::directory().join("gemma-3-270m/cases.json"));
+    assert!(!golden.cases.is_empty());
+    let directory = demo::gemma_directory();
+    if directory.is_none() {
+        eprintln!("skipped: no `gemma-3-270m` in `.models`, and SLIPSTREAM_GEMMA_MODEL is not set");
+    }
+    Some((directory?, golden.cases))
+}
+
+#[test]
+fn gemma_3_270m_reads_and_writes_text_as_its_own_tokenizer_does() {
+    let Some((directory, cases)) = real() else { return };
+    let tokenizer = Tokenizer::load(&directory).unwrap();
+    for case in cases {
+        assert_eq!(tokenizer.encode(&case.text, true).unwrap(), case.prompt);
+        assert_eq!(tokenizer.decode(&case.tokens).unwrap(), case.answer);
+        assert_eq!(*tokenizer.stop_tokens(), case.stop_tokens);
+    }
+}
+
+/// All prompts share one batch: short ones, one that fills the window of 512 while it is answered, and
+/// one that is longer than it.
+#[test]
+fn gemma_3_270m_continues_all_texts_together_as_mlx_lm_continues_each_alone() {
+    let Some((directory, cases)) = real() else { return };
+    let back_end = Device::cpu().back_end();
+    let options = LoadOptions { dtype: Some(Dtype::Float32), back_end };
+    let loaded = model::load(&directory, options).unwrap();
+    let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes);
+    let config = SchedulerConfig::default();
+    let mut scheduler = Scheduler::new(config, executor, Clock::manual(), Board::new());
+    let mut clients: Vec<Client> = Vec::new();
+    for (index, case) in cases.iter().enumerate() {
+        let (client, events) = Client::new(case.max_tokens);
+        let row = script::row(index.to_string(), case.prompt.clone(), case.max_tokens);
+        scheduler.submit(RowSpec { stop_tokens: Arc::from(&*case.stop_tokens), ..row }, events);
+        clients.push(client);
+    }
+    while scheduler.live_rows() > 0 {
+        scheduler.tick();
+    }
+    assert_eq!(scheduler.snapshot().totals.peak_rows, cases.len());
+    for (case, client) in cases.iter().zip(&mut clients) {
+        client.listen();
+        let stopped = usize::from(case.finish == "stop");
+        assert_eq!(client.tokens(), &case.tokens[..case.tokens.len() - stopped], "{}", case.answer);
+    }
+}

@@ -12,10 +12,14 @@ pub fn model_directory() -> PathBuf {
     directory
 }
 
-/// The imported Gemma 3 270M, if it is there: `SLIPSTREAM_GEMMA_MODEL`, else in `.models`.
-pub fn gemma_directory() -> Option<PathBuf> {
+/// The imported Gemma 3 270M: `SLIPSTREAM_GEMMA_MODEL`, else in `.models`.
+///
+/// # Panics
+/// When it is not there.
+pub fn gemma_directory() -> PathBuf {
     let directory = provided("SLIPSTREAM_GEMMA_MODEL", ".models/gemma-3-270m");
-    directory.is_dir().then_some(directory)
+    assert!(directory.is_dir(), "no model at {directory:?}: `slipstream import` makes it");
+    directory
 }
 
 /// The `slipstream` binary: `SLIPSTREAM_BIN`, else the release build.

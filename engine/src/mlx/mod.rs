@@ -10,6 +10,8 @@
 #[cfg(feature = "mlx")]
 mod device;
 #[cfg(feature = "mlx")]
+mod exit;
+#[cfg(feature = "mlx")]
 mod failure;
 #[cfg(all(feature = "mlx", not(target_os = "macos")))]
 mod mach;
@@ -22,6 +24,8 @@ mod weights;
 
 #[cfg(feature = "mlx")]
 pub use device::{BackEnd, Device};
+#[cfg(feature = "mlx")]
+pub use exit::leave;
 #[cfg(feature = "mlx")]
 pub use mlx_rs::{Array, Dtype};
 #[cfg(feature = "mlx")]

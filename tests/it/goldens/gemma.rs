@@ -63,20 +63,17 @@ struct Case {
     answer: String,
 }
 
-/// The cases, and the real model if it is here.
-fn real() -> Option<(PathBuf, Vec<Case>)> {
+/// The cases and the real model.
+fn real() -> (PathBuf, Vec<Case>) {
     let golden: Golden = super::read_json(&super::directory().join("gemma-3-270m/cases.json"));
     assert!(!golden.cases.is_empty());
-    let directory = demo::gemma_directory();
-    if directory.is_none() {
-        eprintln!("skipped: no `gemma-3-270m` in `.models`, and SLIPSTREAM_GEMMA_MODEL is not set");
-    }
-    Some((directory?, golden.cases))
+    (demo::gemma_directory(), golden.cases)
 }
 
 #[test]
+#[ignore = "set-up does not fetch Gemma 3 270M yet: import it to .models/gemma-3-270m"]
 fn gemma_3_270m_reads_and_writes_text_as_its_own_tokenizer_does() {
-    let Some((directory, cases)) = real() else { return };
+    let (directory, cases) = real();
     let tokenizer = Tokenizer::load(&directory).unwrap();
     for case in cases {
         assert_eq!(tokenizer.encode(&case.text, true).unwrap(), case.prompt);
@@ -88,8 +85,9 @@ fn gemma_3_270m_reads_and_writes_text_as_its_own_tokenizer_does() {
 /// All prompts share one batch: short ones, one that fills the window of 512 while it is answered, and
 /// one that is longer than it.
 #[test]
+#[ignore = "set-up does not fetch Gemma 3 270M yet: import it to .models/gemma-3-270m"]
 fn gemma_3_270m_continues_all_texts_together_as_mlx_lm_continues_each_alone() {
-    let Some((directory, cases)) = real() else { return };
+    let (directory, cases) = real();
     let back_end = Device::cpu().back_end();
     let options = LoadOptions { dtype: Some(Dtype::Float32), back_end };
     let loaded = model::load(&directory, options).unwrap();

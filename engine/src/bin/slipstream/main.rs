@@ -9,9 +9,8 @@ mod import;
 mod load;
 mod serve;
 
-use std::process::ExitCode;
-
 use clap::{Parser, Subcommand};
+use slipstream_engine::mlx;
 
 /// Continuous-batching LLM inference on MLX, behind OpenAI-compatible HTTP.
 #[derive(Debug, Parser)]
@@ -31,18 +30,19 @@ enum Command {
     Bench(bench::Arguments),
 }
 
-fn main() -> ExitCode {
+fn main() -> ! {
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Import(arguments) => import::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
+    let code = outcome.map_or_else(
+        |error| {
             eprintln!("slipstream: {error}");
-            ExitCode::from(2)
-        }
-    }
+            2
+        },
+        |()| 0,
+    );
+    mlx::leave(code)
 }

@@ -186,7 +186,8 @@ mod tests {
             let own = KeyValues::plain(repeated(&keys, 3), repeated(&values, 3));
             let own = own.pack(packing).unwrap();
             for mask in masks(tokens) {
-                let run = |seen: &KeyValues| attend(&queries, seen, SCALE, &mask).unwrap();
+                let scoring = Scoring { scale: SCALE, cap: None, mask: &mask };
+                let run = |seen: &KeyValues| attend(&queries, seen, scoring).unwrap();
                 let (shared, own) = (run(&seen), run(&own));
                 assert_eq!(shared.shape(), queries.shape());
                 let (shared, own) = (ops::read_f32(&shared), ops::read_f32(&own));
@@ -212,8 +213,9 @@ mod tests {
         for (heads, tokens) in [(2, 1), (2, 5), (4, 1), (4, 5)] {
             let queries = heads_of(heads, tokens, 2.9);
             for mask in masks(tokens) {
+                let scoring = Scoring { scale: SCALE, cap: None, mask: &mask };
                 let run = |seen: &KeyValues| {
-                    ops::read_f32(&attend(&queries, seen, SCALE, &mask).unwrap()).unwrap()
+                    ops::read_f32(&attend(&queries, seen, scoring).unwrap()).unwrap()
                 };
                 for (packed, unpacked) in run(&packed).iter().zip(run(&unpacked)) {
                     // Sums of 64 f32 products below 1.

@@ -265,7 +265,7 @@ mod tests {
 
     use super::*;
 
-    fn of(fields: Value) -> Result<Rope> {
+    fn of(fields: &Value) -> Result<Rope> {
         let config = ModelConfig::from_fields(fields.as_object().unwrap().clone());
         Rope::new(&RopeOptions::of_config(&config, 8, None)?)
     }
@@ -290,7 +290,7 @@ mod tests {
             ),
         ];
         for (scaling, named) in cases {
-            let error = of(json!({
+            let error = of(&json!({
                 "rope_theta": 10000.0, "max_position_embeddings": 64, "rope_scaling": scaling
             }));
             let error = error.unwrap_err();
@@ -301,26 +301,26 @@ mod tests {
 
     #[test]
     fn a_dynamic_base_reaches_further_than_training() {
-        let of = |scaling: Value| {
+        let of = |scaling: &Value| {
             let fields = json!({ "max_position_embeddings": 64, "rope_scaling": scaling });
             context_tokens(&ModelConfig::from_fields(fields.as_object().unwrap().clone()))
         };
-        assert_eq!(of(json!({ "type": "dynamic", "factor": 2.5 })).unwrap(), 160);
-        assert_eq!(of(json!({ "type": "linear", "factor": 2.5 })).unwrap(), 64);
-        assert_eq!(of(Value::Null).unwrap(), 64);
+        assert_eq!(of(&json!({ "type": "dynamic", "factor": 2.5 })).unwrap(), 160);
+        assert_eq!(of(&json!({ "type": "linear", "factor": 2.5 })).unwrap(), 64);
+        assert_eq!(of(&Value::Null).unwrap(), 64);
     }
 
     #[test]
     fn a_base_that_is_nowhere_is_missed_and_gathered_parameters_are_read() {
-        let missing = of(json!({ "max_position_embeddings": 64 })).unwrap_err();
+        let missing = of(&json!({ "max_position_embeddings": 64 })).unwrap_err();
         assert!(missing.message().contains("rope_theta"), "{missing}");
         let gathered = json!({ "rope_theta": 500.0, "rope_type": "linear", "factor": 4.0 });
-        let rope = of(json!({ "max_position_embeddings": 64, "rope_parameters": gathered }));
+        let rope = of(&json!({ "max_position_embeddings": 64, "rope_parameters": gathered }));
         let Turn::Fixed(spec) = rope.unwrap().turn else { panic!("linear ropes are fixed") };
         assert!(matches!(spec.frequencies, RopeFrequencies::Base(500.0)), "{spec:?}");
         assert_eq!(spec.scale, 0.25);
         let nested = json!({ "full_attention": gathered, "sliding_attention": gathered });
-        let error = of(json!({ "max_position_embeddings": 64, "rope_parameters": nested }));
+        let error = of(&json!({ "max_position_embeddings": 64, "rope_parameters": nested }));
         assert!(error.unwrap_err().message().contains("rope_parameters"));
     }
 }

@@ -33,10 +33,11 @@ WANTED = {
     "llama-tiny": cases.full,
     "llama-tiny-sliding": cases.sliding,
     "llama-tiny-wide": lambda: cases.few() + cases.quantized_kv(),
-    "gemma-tiny": cases.family,
+    **{name: cases.family for name in checkpoint.FAMILIES},
+    "llama-tiny-dynamic": cases.family_alone,
     # Its batches forget that query heads share key heads.
-    "gemma2-tiny": lambda: cases.family(truth="alone"),
-    "gemma3-tiny": cases.family,
+    "gemma2-tiny": cases.family_alone,
+    "gemma3-tiny-untied": cases.few,
 }
 
 OTHER_DTYPES = {
@@ -122,8 +123,7 @@ def run(model, case):
     if case.kv:
         plain = [oracle.serial(model, row, case.prefill_chunk_tokens) for row in case.rows]
         assert not any(map(same_bits, alone, plain)), "quantizing the KV caches changed nothing"
-    by_itself = case.lane == "serial" or case.truth == "alone"
-    return (alone if by_itself else oracle.continuous(model, case)), alone
+    return (oracle.continuous(model, case) if case.lane == "continuous" else alone), alone
 
 
 def stop_token(model, row, prefill_chunk_tokens):

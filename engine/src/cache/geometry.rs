@@ -13,8 +13,13 @@ use crate::mlx::ops::{self, Mask};
 pub enum Offset {
     /// The same for every row: rotary embeddings take the scalar path.
     Shared(i32),
-    /// `[B]`, one per row.
-    PerRow(Array),
+    /// One per row, as numbers and as an array `[B]`.
+    PerRow {
+        /// The numbers, for what is decided before anything is computed.
+        numbers: Vec<i32>,
+        /// The same on the device.
+        array: Array,
+    },
 }
 
 /// The width and the rows' left paddings.
@@ -66,8 +71,8 @@ impl Geometry {
         if self.is_unpadded() {
             return Offset::Shared(self.width);
         }
-        let offsets: Vec<i32> = self.left_padding.iter().map(|pad| self.width - pad).collect();
-        Offset::PerRow(ops::int_vector(&offsets))
+        let numbers: Vec<i32> = self.left_padding.iter().map(|pad| self.width - pad).collect();
+        Offset::PerRow { array: ops::int_vector(&numbers), numbers }
     }
 
     /// What `tokens` new columns may attend to: nothing to hide for one token without padding, the

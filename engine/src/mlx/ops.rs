@@ -60,7 +60,7 @@ pub fn rms_norm(x: &Array, weight: &Array, epsilon: f32) -> Result<Array> {
 }
 
 /// Which frequencies a rotary embedding turns with.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum RopeFrequencies {
     /// `base^(-2i/d)`.
     Base(f32),
@@ -69,7 +69,7 @@ pub enum RopeFrequencies {
 }
 
 /// How a rotary embedding turns (Su et al. 2021).
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RopeSpec {
     /// Leading dimensions of a head that turn.
     pub dimensions: i32,
@@ -388,17 +388,77 @@ pub fn add_finite(left: &Array, right: &Array) -> Result<Array> {
     Ok(mlx_rs::ops::clip(&sum, (-bound, bound))?.as_dtype(Dtype::Float16)?)
 }
 
-/// `array / divisor` in the array's own type.
-fn divide(array: &Array, divisor: f32) -> Result<Array> {
-    Ok(array.divide(scalar(divisor, array.dtype())?)?)
-}
-
 /// `array * factor` in the array's own type.
 ///
 /// # Errors
 /// `EngineFailed` with MLX's text.
 pub fn scale(array: &Array, factor: f32) -> Result<Array> {
     Ok(array.multiply(scalar(factor, array.dtype())?)?)
+}
+
+/// `array / divisor` in the array's own type.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn divide(array: &Array, divisor: f32) -> Result<Array> {
+    Ok(array.divide(scalar(divisor, array.dtype())?)?)
+}
+
+/// `dividend / array` in the array's own type.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn divide_by(dividend: f32, array: &Array) -> Result<Array> {
+    Ok(scalar(dividend, array.dtype())?.divide(array)?)
+}
+
+/// `base^exponents` in the exponents' own type.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn power_of(base: f32, exponents: &Array) -> Result<Array> {
+    Ok(scalar(base, exponents.dtype())?.power(exponents)?)
+}
+
+/// `1 - array` in the array's own type.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn one_minus(array: &Array) -> Result<Array> {
+    Ok(scalar(1.0, array.dtype())?.subtract(array)?)
+}
+
+/// `array`, with what is below 0 or above 1 moved there.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn clip_to_unit(array: &Array) -> Result<Array> {
+    let (zero, one) = (scalar(0.0, array.dtype())?, scalar(1.0, array.dtype())?);
+    Ok(mlx_rs::ops::minimum(mlx_rs::ops::maximum(array, zero)?, one)?)
+}
+
+/// Where `low < array` and `array < high`.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn between(array: &Array, low: f32, high: f32) -> Result<Array> {
+    Ok(logical_and(above(array, low)?, array.lt(scalar(high, array.dtype())?)?)?)
+}
+
+/// Where `array > bound`.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn above(array: &Array, bound: f32) -> Result<Array> {
+    Ok(array.gt(scalar(bound, array.dtype())?)?)
+}
+
+/// `chosen` where `condition` is true, else `other`.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn choose(condition: &Array, chosen: &Array, other: &Array) -> Result<Array> {
+    Ok(mlx_rs::ops::select(condition, chosen, other)?)
 }
 
 /// `array + term` in the array's own type.

@@ -79,8 +79,24 @@ impl ModelConfig {
     /// # Errors
     /// `BadModel` when it is there and no number.
     pub fn optional_number(&self, name: &str) -> Result<Option<f32>> {
+        Ok(self.optional_precise_number(name)?.map(|number| number as f32))
+    }
+
+    /// A number that must be there, with all its digits: for what the oracle computes in f64.
+    ///
+    /// # Errors
+    /// `BadModel` when it is missing or no number.
+    pub fn precise_number(&self, name: &str) -> Result<f64> {
+        self.optional_precise_number(name)?.ok_or_else(|| self.missing(name))
+    }
+
+    /// The same for one that may be absent.
+    ///
+    /// # Errors
+    /// `BadModel` when it is there and no number.
+    pub fn optional_precise_number(&self, name: &str) -> Result<Option<f64>> {
         let number = |value: &Value| value.as_f64().ok_or_else(|| self.wrong(name, value));
-        Ok(self.get(name).map(number).transpose()?.map(|number| number as f32))
+        self.get(name).map(number).transpose()
     }
 
     /// A switch, `default` when absent.
@@ -113,7 +129,8 @@ impl ModelConfig {
         Error::new(Code::BadModel, format!("`{}` has a bad `{name}`: {value}", self.path))
     }
 
-    fn missing(&self, name: &str) -> Error {
+    /// The error of a field that must be there and is not.
+    pub fn missing(&self, name: &str) -> Error {
         Error::new(Code::BadModel, format!("`{}` has no `{name}`", self.path))
     }
 

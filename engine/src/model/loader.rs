@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Family, Model, ModelConfig};
+use super::{Family, Model, ModelConfig, nn};
 use crate::cache::{KvProfile, KvScheme};
 use crate::error::{Code, Error, Result};
 use crate::mlx::{BackEnd, Dtype, Weights, ops};
@@ -72,18 +72,14 @@ pub fn load(directory: &Path, options: LoadOptions) -> Result<Loaded> {
     let family_reason = family.serial_reason.map(str::to_owned);
     Ok(Loaded {
         weights_bytes,
-        context_tokens: count(&config, "max_position_embeddings")?,
-        vocabulary: count(&config, "vocab_size")?,
+        context_tokens: nn::context_tokens(&config)?.unsigned_abs() as usize,
+        vocabulary: config.count("vocab_size")?.unsigned_abs() as usize,
         serial_because: family_reason.or_else(|| model.new_caches().serial_because()),
         value_bytes,
         model,
         family,
         dtype,
     })
-}
-
-fn count(config: &ModelConfig, name: &str) -> Result<usize> {
-    Ok(config.count(name)?.unsigned_abs() as usize)
 }
 
 /// On processors MLX multiplies f32 through BLAS and half types through plain loops; on GPUs half

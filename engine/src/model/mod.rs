@@ -13,7 +13,7 @@ mod windows;
 pub use config::ModelConfig;
 pub use loader::{LoadOptions, Loaded, load};
 pub use registry::Family;
-pub use windows::layer_windows;
+pub use windows::{full_layers, layer_windows, layer_windows_or};
 
 use std::fmt;
 

@@ -1,6 +1,9 @@
 //! Which architectures there are, by `model_type`.
 
-use super::arch::{gemma, gemma2, gemma3, llama};
+use super::arch::{
+    gemma, gemma2, gemma3, granite, llama, minicpm, ministral3, olmo3, phi3, qwen2, qwen3, smollm3,
+};
+use super::nn::Decoder;
 use super::{Model, ModelConfig};
 use crate::error::{Code, Error, Result};
 use crate::mlx::Weights;
@@ -12,31 +15,35 @@ pub struct Family {
     pub model_type: &'static str,
     /// Why rows of it cannot share a batch; `None` when they can.
     pub serial_reason: Option<&'static str>,
-    build: fn(&ModelConfig, &mut Weights) -> Result<Box<dyn Model>>,
+    build: Build,
 }
 
 const FAMILIES: &[Family] = &[
-    Family {
-        model_type: "llama",
-        serial_reason: None,
-        build: |config, weights| Ok(Box::new(llama::load(config, weights)?)),
-    },
-    Family {
-        model_type: "gemma",
-        serial_reason: None,
-        build: |config, weights| Ok(Box::new(gemma::load(config, weights)?)),
-    },
-    Family {
-        model_type: "gemma2",
-        serial_reason: None,
-        build: |config, weights| Ok(Box::new(gemma2::load(config, weights)?)),
-    },
-    Family {
-        model_type: "gemma3_text",
-        serial_reason: None,
-        build: |config, weights| Ok(Box::new(gemma3::load(config, weights)?)),
-    },
+    batched("gemma", |config, weights| boxed(gemma::load(config, weights))),
+    batched("gemma2", |config, weights| boxed(gemma2::load(config, weights))),
+    batched("gemma3_text", |config, weights| boxed(gemma3::load(config, weights))),
+    batched("granite", |config, weights| boxed(granite::load(config, weights))),
+    batched("llama", |config, weights| boxed(llama::load(config, weights))),
+    batched("minicpm", |config, weights| boxed(minicpm::load(config, weights))),
+    batched("ministral3", |config, weights| boxed(ministral3::load(config, weights))),
+    batched("mistral", |config, weights| boxed(llama::load(config, weights))),
+    batched("olmo3", |config, weights| boxed(olmo3::load(config, weights))),
+    batched("phi3", |config, weights| boxed(phi3::load(config, weights))),
+    batched("qwen2", |config, weights| boxed(qwen2::load(config, weights))),
+    batched("qwen3", |config, weights| boxed(qwen3::load(config, weights))),
+    batched("smollm3", |config, weights| boxed(smollm3::load(config, weights))),
 ];
+
+type Build = fn(&ModelConfig, &mut Weights) -> Result<Box<dyn Model>>;
+
+/// A family whose rows share batches.
+const fn batched(model_type: &'static str, build: Build) -> Family {
+    Family { model_type, serial_reason: None, build }
+}
+
+fn boxed(decoder: Result<Decoder>) -> Result<Box<dyn Model>> {
+    Ok(Box::new(decoder?))
+}
 
 impl Family {
     /// The family of a checkpoint.

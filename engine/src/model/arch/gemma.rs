@@ -6,7 +6,8 @@ use crate::error::Result;
 use crate::mlx::Weights;
 use crate::model::ModelConfig;
 use crate::model::nn::{
-    Activation, Attention, Block, Decoder, DecoderSizes, Embedding, Mlp, Residual, RmsNorm,
+    Activation, Attention, Block, Decoder, DecoderSizes, Embedding, LogitScale, Mlp, Residual,
+    RmsNorm,
 };
 
 /// Builds the model from its tensors.
@@ -25,6 +26,7 @@ pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<Decoder> {
         norm: RmsNorm::load_around_one(weights, "model.norm", hidden, sizes.epsilon)?,
         head: None,
         logit_cap: None,
+        logit_scale: LogitScale::Plain,
     })
 }
 
@@ -41,9 +43,9 @@ fn block(
     let mut norm = |name: &str| RmsNorm::load_around_one(weights, &at(name), hidden, epsilon);
     Ok(Block {
         window: None,
-        attention_norm: norm("input_layernorm")?,
+        attention_norm: Some(norm("input_layernorm")?),
         attended_norm: None,
-        mlp_norm: norm("post_attention_layernorm")?,
+        mlp_norm: Some(norm("post_attention_layernorm")?),
         mlp: mlp.with_activation(Activation::Gelu),
         fed_norm: None,
         attention: Attention::load(weights, config, &at("self_attn"), attention)?,

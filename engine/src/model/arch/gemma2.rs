@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::mlx::Weights;
 use crate::model::ModelConfig;
 use crate::model::nn::{
-    Activation, Attention, AttentionOptions, Block, Decoder, DecoderSizes, Embedding, Mlp,
-    Residual, RmsNorm,
+    Activation, Attention, AttentionOptions, Block, Decoder, DecoderSizes, Embedding, LogitScale,
+    Mlp, Residual, RmsNorm,
 };
 
 /// Builds the model from its tensors.
@@ -26,6 +26,7 @@ pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<Decoder> {
         norm: RmsNorm::load_around_one(weights, "model.norm", hidden, sizes.epsilon)?,
         head: None,
         logit_cap: Some(config.optional_number("final_logit_softcapping")?.unwrap_or(30.0)),
+        logit_scale: LogitScale::Plain,
     })
 }
 
@@ -44,10 +45,10 @@ fn block(
     let mut norm = |name: &str| RmsNorm::load_around_one(weights, &at(name), hidden, epsilon);
     Ok(Block {
         window: None,
-        attention_norm: norm("input_layernorm")?,
+        attention_norm: Some(norm("input_layernorm")?),
         attention,
         attended_norm: Some(norm("post_attention_layernorm")?),
-        mlp_norm: norm("pre_feedforward_layernorm")?,
+        mlp_norm: Some(norm("pre_feedforward_layernorm")?),
         mlp: mlp.with_activation(Activation::GeluTanh),
         fed_norm: Some(norm("post_feedforward_layernorm")?),
         residual: Residual::Plain,

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::mlx::Weights;
 use crate::model::nn::{
     Activation, Attention, AttentionOptions, AttentionShape, Block, Decoder, DecoderSizes,
-    Embedding, HeadNorms, Linear, Mlp, Residual, RmsNorm, Rope,
+    Embedding, HeadNorms, Linear, LogitScale, Mlp, NormSpan, Residual, RmsNorm, Rope,
 };
 use crate::model::{ModelConfig, layer_windows};
 
@@ -37,6 +37,7 @@ pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<Decoder> {
             false => None,
         },
         logit_cap: None,
+        logit_scale: LogitScale::Plain,
     })
 }
 
@@ -66,18 +67,18 @@ fn block(
     let head_norms = HeadNorms {
         query: norm("self_attn.q_norm", shape.head_dimension)?,
         key: norm("self_attn.k_norm", shape.head_dimension)?,
+        span: NormSpan::EachHead,
     };
     let options = AttentionOptions {
-        rope: rope(config, window, shape)?,
         scale: attention_scale(config)?,
-        score_cap: None,
         head_norms: Some(head_norms),
+        ..AttentionOptions::of_rope(rope(config, window, shape)?, shape.head_dimension)
     };
     Ok(Block {
         window,
-        attention_norm: norm("input_layernorm", hidden)?,
+        attention_norm: Some(norm("input_layernorm", hidden)?),
         attended_norm: Some(norm("post_attention_layernorm", hidden)?),
-        mlp_norm: norm("pre_feedforward_layernorm", hidden)?,
+        mlp_norm: Some(norm("pre_feedforward_layernorm", hidden)?),
         mlp: mlp.with_activation(Activation::GeluTanh),
         fed_norm: Some(norm("post_feedforward_layernorm", hidden)?),
         attention: Attention::load_with(weights, config, &at("self_attn"), shape, options)?,

@@ -3,4 +3,12 @@
 pub mod gemma;
 pub mod gemma2;
 pub mod gemma3;
+pub mod granite;
 pub mod llama;
+pub mod minicpm;
+pub mod ministral3;
+pub mod olmo3;
+pub mod phi3;
+pub mod qwen2;
+pub mod qwen3;
+pub mod smollm3;

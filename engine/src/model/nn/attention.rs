@@ -1,10 +1,10 @@
 //! Grouped-query attention with rotary positions and a cache.
 
 use super::attend::{Scoring, attend};
-use super::{Linear, RmsNorm, Rope};
+use super::{Linear, QueryScale, RmsNorm, Rope};
 use crate::cache::{LayerSlot, Positions, TokenShape};
-use crate::error::Result;
-use crate::mlx::{Array, Weights};
+use crate::error::{Code, Error, Result};
+use crate::mlx::{Array, Weights, ops};
 use crate::model::ModelConfig;
 
 /// Heads and sizes of an attention block.
@@ -29,17 +29,65 @@ pub struct AttentionOptions {
     pub scale: f32,
     /// Scores stay within plus and minus this, softly, before the mask (Gemma 2).
     pub score_cap: Option<f32>,
-    /// Norms of each head's queries and keys, before they turn.
+    /// Norms of queries and keys, before they turn.
     pub head_norms: Option<HeadNorms>,
+    /// What turned queries are multiplied by according to their positions.
+    pub query_scale: Option<QueryScale>,
+    /// How the input becomes queries, keys and values.
+    pub projections: Projections,
 }
 
 /// See [`AttentionOptions::head_norms`].
 #[derive(Debug)]
 pub struct HeadNorms {
-    /// Over the queries' head dimension.
+    /// Of the queries.
     pub query: RmsNorm,
-    /// Over the keys' head dimension.
+    /// Of the keys.
     pub key: RmsNorm,
+    /// What they are taken over.
+    pub span: NormSpan,
+}
+
+/// What a norm of queries or keys is taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormSpan {
+    /// Each head by itself, all with the same weights.
+    EachHead,
+    /// All heads together, before they part.
+    AllHeads,
+}
+
+/// How the input becomes queries, keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Projections {
+    /// `q_proj`, `k_proj` and `v_proj`.
+    Separate,
+    /// The three, one below the other, in `qkv_proj`.
+    Fused,
+}
+
+impl AttentionShape {
+    /// The sizes under the names that most checkpoints use: `head_dim`, where it is absent the heads'
+    /// part of the hidden size; `num_key_value_heads`, where it is absent as many as query heads.
+    ///
+    /// # Errors
+    /// `BadModel` when a field is missing or the heads do not divide.
+    pub fn of_config(config: &ModelConfig) -> Result<Self> {
+        let hidden = config.count("hidden_size")?;
+        let heads = config.count("num_attention_heads")?;
+        let kv_heads = config.optional_count("num_key_value_heads")?.unwrap_or(heads);
+        let head_dimension = config.optional_count("head_dim")?;
+        if heads % kv_heads != 0 {
+            let message = format!("{heads} query heads cannot share {kv_heads} key heads evenly");
+            return Err(Error::new(Code::BadModel, message));
+        }
+        if head_dimension.is_none() && hidden % heads != 0 {
+            let message = format!("a hidden size of {hidden} does not divide into {heads} heads");
+            return Err(Error::new(Code::BadModel, message));
+        }
+        let head_dimension = head_dimension.unwrap_or(hidden / heads);
+        Ok(Self { hidden, heads, kv_heads, head_dimension })
+    }
 }
 
 impl AttentionOptions {
@@ -48,24 +96,36 @@ impl AttentionOptions {
     /// # Errors
     /// As [`Rope::of_config`].
     pub fn of_config(config: &ModelConfig, head_dimension: i32) -> Result<Self> {
-        Ok(Self {
-            rope: Rope::of_config(config, head_dimension)?,
-            scale: (head_dimension as f32).powf(-0.5),
+        Ok(Self::of_rope(Rope::of_config(config, head_dimension)?, head_dimension))
+    }
+
+    /// The same with another rotary embedding.
+    pub fn of_rope(rope: Rope, head_dimension: i32) -> Self {
+        Self {
+            rope,
+            // In f64, as Python computes it.
+            scale: f64::from(head_dimension).powf(-0.5) as f32,
             score_cap: None,
             head_norms: None,
-        })
+            query_scale: None,
+            projections: Projections::Separate,
+        }
     }
 }
 
 /// `o(softmax(rope(q) rope(k)^T / sqrt(d)) v)`, with what [`AttentionOptions`] add.
 #[derive(Debug)]
 pub struct Attention {
-    query: Linear,
-    key: Linear,
-    value: Linear,
+    input: Input,
     output: Linear,
     shape: AttentionShape,
     options: AttentionOptions,
+}
+
+#[derive(Debug)]
+enum Input {
+    Separate { query: Linear, key: Linear, value: Linear },
+    Fused(Linear),
 }
 
 impl Attention {
@@ -94,14 +154,10 @@ impl Attention {
         shape: AttentionShape,
         options: AttentionOptions,
     ) -> Result<Self> {
-        let AttentionShape { hidden, heads, kv_heads, head_dimension } = shape;
-        let mut part =
-            |name: &str, shape| Linear::load(weights, config, &format!("{path}.{name}"), shape);
+        let output = (shape.hidden, shape.heads * shape.head_dimension);
         Ok(Self {
-            query: part("q_proj", (heads * head_dimension, hidden))?,
-            key: part("k_proj", (kv_heads * head_dimension, hidden))?,
-            value: part("v_proj", (kv_heads * head_dimension, hidden))?,
-            output: part("o_proj", (hidden, heads * head_dimension))?,
+            input: Input::load(weights, config, path, (shape, options.projections))?,
+            output: Linear::load(weights, config, &format!("{path}.o_proj"), output)?,
             shape,
             options,
         })
@@ -123,21 +179,33 @@ impl Attention {
     /// `EngineFailed` with MLX's text.
     pub fn forward(&self, x: &Array, positions: &Positions, cache: LayerSlot<'_>) -> Result<Array> {
         let AttentionShape { heads, kv_heads, .. } = self.shape;
-        let AttentionOptions { rope, scale, score_cap, head_norms } = &self.options;
-        let mut queries = self.split_heads(&self.query.forward(x)?, heads)?;
-        let mut keys = self.split_heads(&self.key.forward(x)?, kv_heads)?;
-        let values = self.split_heads(&self.value.forward(x)?, kv_heads)?;
-        if let Some(norms) = head_norms {
-            queries = norms.query.forward(&queries)?;
-            keys = norms.key.forward(&keys)?;
-        }
-        let queries = rope.forward(&queries, &positions.offset)?;
+        let AttentionOptions { rope, scale, score_cap, query_scale, .. } = &self.options;
+        let (queries, keys, values) = self.input.forward(x, self.shape)?;
+        let (queries, keys) = self.normalized(queries, keys, NormSpan::AllHeads)?;
+        let queries = self.split_heads(&queries, heads)?;
+        let keys = self.split_heads(&keys, kv_heads)?;
+        let values = self.split_heads(&values, kv_heads)?;
+        let (queries, keys) = self.normalized(queries, keys, NormSpan::EachHead)?;
+        let mut queries = rope.forward(&queries, &positions.offset)?;
         let keys = rope.forward(&keys, &positions.offset)?;
+        if let Some(query_scale) = query_scale {
+            queries = query_scale.forward(queries, &positions.offset)?;
+        }
         let mask = cache.mask(positions)?;
         let seen = cache.update(keys, values)?;
         let scoring = Scoring { scale: *scale, cap: *score_cap, mask };
         let attended = attend(&queries, &seen, scoring)?;
         self.output.forward(&self.merge_heads(&attended)?)
+    }
+
+    /// Queries and keys after the norms over `span`, if there are any.
+    fn normalized(&self, queries: Array, keys: Array, span: NormSpan) -> Result<(Array, Array)> {
+        match &self.options.head_norms {
+            Some(norms) if norms.span == span => {
+                Ok((norms.query.forward(&queries)?, norms.key.forward(&keys)?))
+            }
+            _ => Ok((queries, keys)),
+        }
     }
 
     /// `[B, L, heads * D]` to `[B, heads, L, D]`.
@@ -157,5 +225,76 @@ impl Attention {
             return Ok(x.reshape(&[rows, 1, width])?);
         }
         Ok(x.transpose_axes(&[0, 2, 1, 3])?.reshape(&[rows, tokens, width])?)
+    }
+}
+
+impl Input {
+    fn load(
+        weights: &mut Weights,
+        config: &ModelConfig,
+        path: &str,
+        (shape, projections): (AttentionShape, Projections),
+    ) -> Result<Self> {
+        let AttentionShape { hidden, heads, kv_heads, head_dimension } = shape;
+        let (queries, keys) = (heads * head_dimension, kv_heads * head_dimension);
+        let mut part = |name: &str, outputs| {
+            Linear::load(weights, config, &format!("{path}.{name}"), (outputs, hidden))
+        };
+        Ok(match projections {
+            Projections::Separate => Self::Separate {
+                query: part("q_proj", queries)?,
+                key: part("k_proj", keys)?,
+                value: part("v_proj", keys)?,
+            },
+            Projections::Fused => Self::Fused(part("qkv_proj", queries + 2 * keys)?),
+        })
+    }
+
+    /// Queries, keys and values, their heads side by side.
+    fn forward(&self, x: &Array, shape: AttentionShape) -> Result<(Array, Array, Array)> {
+        match self {
+            Self::Separate { query, key, value } => {
+                Ok((query.forward(x)?, key.forward(x)?, value.forward(x)?))
+            }
+            Self::Fused(all) => {
+                let all = all.forward(x)?;
+                let queries = shape.heads * shape.head_dimension;
+                let keys = queries + shape.kv_heads * shape.head_dimension;
+                let part = |start, stop| ops::slice_axis(&all, 2, start, stop);
+                Ok((part(0, queries)?, part(queries, keys)?, part(keys, all.dim(2))?))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn heads_that_do_not_divide_are_refused() {
+        let of = |fields: &Value| {
+            let config = ModelConfig::from_fields(fields.as_object().unwrap().clone());
+            AttentionShape::of_config(&config)
+        };
+        let shape = of(&json!({ "hidden_size": 24, "num_attention_heads": 3 })).unwrap();
+        assert_eq!((shape.kv_heads, shape.head_dimension), (3, 8));
+        let cases = [
+            (json!({ "hidden_size": 24, "num_attention_heads": 5 }), "5 heads"),
+            (
+                json!({ "hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 2 }),
+                "2 key heads",
+            ),
+            (json!({ "num_attention_heads": 3 }), "hidden_size"),
+            (json!({ "hidden_size": 24 }), "num_attention_heads"),
+            (json!({ "hidden_size": 24, "num_attention_heads": 0 }), "num_attention_heads"),
+        ];
+        for (fields, named) in cases {
+            let error = of(&fields).unwrap_err();
+            assert_eq!(error.code(), Code::BadModel);
+            assert!(error.message().contains(named), "{error}");
+        }
     }
 }

@@ -22,6 +22,19 @@ pub struct Decoder {
     pub head: Option<Linear>,
     /// Logits stay within plus and minus this, softly (Gemma 2).
     pub logit_cap: Option<f32>,
+    /// How large logits are made.
+    pub logit_scale: LogitScale,
+}
+
+/// How large logits are made.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum LogitScale {
+    /// As the head makes them.
+    Plain,
+    /// From hidden states divided by this (MiniCPM).
+    OfDividedInput(f32),
+    /// Divided by this (Granite).
+    Divided(f32),
 }
 
 /// Attention, then feed-forward, each added to what came in.
@@ -30,13 +43,13 @@ pub struct Block {
     /// How far it sees; `None` is everything.
     pub window: Option<Window>,
     /// Before attention.
-    pub attention_norm: RmsNorm,
+    pub attention_norm: Option<RmsNorm>,
     /// The attention.
     pub attention: Attention,
     /// After attention, before the sum.
     pub attended_norm: Option<RmsNorm>,
     /// Before the feed-forward block.
-    pub mlp_norm: RmsNorm,
+    pub mlp_norm: Option<RmsNorm>,
     /// The feed-forward block.
     pub mlp: Mlp,
     /// After the feed-forward block, before the sum.
@@ -46,10 +59,12 @@ pub struct Block {
 }
 
 /// How a block's result is added to what came in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Residual {
     /// As it is.
     Plain,
+    /// Times this (Granite, MiniCPM).
+    Scaled(f32),
     /// f16 sums stop at the greatest finite number (Gemma 3).
     Finite,
 }
@@ -75,16 +90,8 @@ impl DecoderSizes {
     /// # Errors
     /// `BadModel` when one is missing or no count.
     pub fn of_config(config: &ModelConfig) -> Result<Self> {
-        let hidden = config.count("hidden_size")?;
-        let heads = config.count("num_attention_heads")?;
-        let head_dimension = config.optional_count("head_dim")?.unwrap_or(hidden / heads);
         Ok(Self {
-            attention: AttentionShape {
-                hidden,
-                heads,
-                kv_heads: config.optional_count("num_key_value_heads")?.unwrap_or(heads),
-                head_dimension,
-            },
+            attention: AttentionShape::of_config(config)?,
             intermediate: config.count("intermediate_size")?,
             vocabulary: config.count("vocab_size")?,
             layers: config.count("num_hidden_layers")?,
@@ -123,9 +130,10 @@ impl Model for Decoder {
     }
 
     fn logits(&self, hidden: &Array) -> Result<Array> {
-        let logits = match &self.head {
-            Some(head) => head.forward(hidden)?,
-            None => self.embedding.as_head(hidden)?,
+        let logits = match self.logit_scale {
+            LogitScale::Plain => self.head_forward(hidden)?,
+            LogitScale::OfDividedInput(by) => self.head_forward(&ops::divide(hidden, by)?)?,
+            LogitScale::Divided(by) => ops::divide(&self.head_forward(hidden)?, by)?,
         };
         match self.logit_cap {
             Some(cap) => ops::soft_cap(&logits, cap),
@@ -134,12 +142,21 @@ impl Model for Decoder {
     }
 }
 
+impl Decoder {
+    fn head_forward(&self, hidden: &Array) -> Result<Array> {
+        match &self.head {
+            Some(head) => head.forward(hidden),
+            None => self.embedding.as_head(hidden),
+        }
+    }
+}
+
 impl Block {
     fn forward(&self, x: &Array, positions: &Positions, cache: LayerSlot<'_>) -> Result<Array> {
-        let attended =
-            self.attention.forward(&self.attention_norm.forward(x)?, positions, cache)?;
+        let input = normed(self.attention_norm.as_ref(), ops::share(x))?;
+        let attended = self.attention.forward(&input, positions, cache)?;
         let x = self.residual.add(x, &normed(self.attended_norm.as_ref(), attended)?)?;
-        let fed = self.mlp.forward(&self.mlp_norm.forward(&x)?)?;
+        let fed = self.mlp.forward(&normed(self.mlp_norm.as_ref(), ops::share(&x))?)?;
         self.residual.add(&x, &normed(self.fed_norm.as_ref(), fed)?)
     }
 }
@@ -148,6 +165,7 @@ impl Residual {
     fn add(self, x: &Array, result: &Array) -> Result<Array> {
         match self {
             Self::Plain => Ok(x.add(result)?),
+            Self::Scaled(factor) => Ok(x.add(ops::scale(result, factor)?)?),
             Self::Finite => ops::add_finite(x, result),
         }
     }

@@ -26,11 +26,25 @@ impl Activation {
     }
 }
 
+/// How the input becomes the gate and what it gates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gating {
+    /// `gate_proj` and `up_proj`.
+    Separate,
+    /// Both, the gate first, in `gate_up_proj`.
+    Fused,
+}
+
+#[derive(Debug)]
+enum Input {
+    Separate { gate: Linear, up: Linear },
+    Fused(Linear),
+}
+
 /// `down(activation(gate(x)) * up(x))`: SwiGLU and its like (Shazeer 2020).
 #[derive(Debug)]
 pub struct Mlp {
-    gate: Linear,
-    up: Linear,
+    input: Input,
     down: Linear,
     activation: Activation,
 }
@@ -44,16 +58,33 @@ impl Mlp {
         weights: &mut Weights,
         config: &ModelConfig,
         path: &str,
+        sizes: (i32, i32),
+    ) -> Result<Self> {
+        Self::load_with(weights, config, path, sizes, Gating::Separate)
+    }
+
+    /// Takes `path.down_proj` and what `gating` names.
+    ///
+    /// # Errors
+    /// `BadModel` when a tensor is missing or of another shape.
+    pub fn load_with(
+        weights: &mut Weights,
+        config: &ModelConfig,
+        path: &str,
         (hidden, intermediate): (i32, i32),
+        gating: Gating,
     ) -> Result<Self> {
         let mut part =
             |name: &str, shape| Linear::load(weights, config, &format!("{path}.{name}"), shape);
-        Ok(Self {
-            gate: part("gate_proj", (intermediate, hidden))?,
-            up: part("up_proj", (intermediate, hidden))?,
-            down: part("down_proj", (hidden, intermediate))?,
-            activation: Activation::Silu,
-        })
+        let input = match gating {
+            Gating::Separate => Input::Separate {
+                gate: part("gate_proj", (intermediate, hidden))?,
+                up: part("up_proj", (intermediate, hidden))?,
+            },
+            Gating::Fused => Input::Fused(part("gate_up_proj", (2 * intermediate, hidden))?),
+        };
+        let down = part("down_proj", (hidden, intermediate))?;
+        Ok(Self { input, down, activation: Activation::Silu })
     }
 
     /// The same with another activation than SiLU.
@@ -66,7 +97,21 @@ impl Mlp {
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub fn forward(&self, x: &Array) -> Result<Array> {
-        let gate = self.activation.forward(&self.gate.forward(x)?)?;
-        self.down.forward(&gate.multiply(self.up.forward(x)?)?)
+        let (gate, up) = self.input.forward(x)?;
+        self.down.forward(&self.activation.forward(&gate)?.multiply(up)?)
+    }
+}
+
+impl Input {
+    fn forward(&self, x: &Array) -> Result<(Array, Array)> {
+        match self {
+            Self::Separate { gate, up } => Ok((gate.forward(x)?, up.forward(x)?)),
+            Self::Fused(both) => {
+                let both = both.forward(x)?;
+                let (half, whole) = (both.dim(2) / 2, both.dim(2));
+                let part = |start, stop| ops::slice_axis(&both, 2, start, stop);
+                Ok((part(0, half)?, part(half, whole)?))
+            }
+        }
     }
 }

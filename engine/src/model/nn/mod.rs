@@ -7,12 +7,18 @@ mod embedding;
 mod linear;
 mod mlp;
 mod norm;
+mod query_scale;
 mod rope;
+mod spec;
 
-pub use attention::{Attention, AttentionOptions, AttentionShape, HeadNorms};
-pub use decoder::{Block, Decoder, DecoderSizes, Residual};
+pub use attention::{
+    Attention, AttentionOptions, AttentionShape, HeadNorms, NormSpan, Projections,
+};
+pub use decoder::{Block, Decoder, DecoderSizes, LogitScale, Residual};
 pub use embedding::Embedding;
 pub use linear::{Linear, Quantization};
-pub use mlp::{Activation, Mlp};
+pub use mlp::{Activation, Gating, Mlp};
 pub use norm::RmsNorm;
-pub use rope::Rope;
+pub use query_scale::QueryScale;
+pub use rope::{BASE_DEFAULT, Rope, RopeOptions, context_tokens, kind as rope_kind};
+pub use spec::{DecoderSpec, HeadSource, LayerSpec, NormPlacement};

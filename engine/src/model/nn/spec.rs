@@ -1,0 +1,188 @@
+//! Decoders of Llama's kind, described by what differs: an architecture writes a [`DecoderSpec`], and
+//! it takes the tensors under the names that they all use.
+
+use super::{
+    Attention, AttentionOptions, Block, Decoder, DecoderSizes, Embedding, Gating, HeadNorms,
+    Linear, LogitScale, Mlp, NormSpan, Projections, QueryScale, Residual, RmsNorm, Rope,
+};
+use crate::cache::Window;
+use crate::error::Result;
+use crate::mlx::Weights;
+use crate::model::ModelConfig;
+
+/// A decoder as an architecture describes it. [`DecoderSpec::of_config`] is Llama.
+#[derive(Debug)]
+pub struct DecoderSpec {
+    /// Its sizes.
+    pub sizes: DecoderSizes,
+    /// The layers, from the embedding on.
+    pub layers: Vec<LayerSpec>,
+    /// Where the norms of attention and of the feed-forward block stand.
+    pub norms: NormPlacement,
+    /// How the feed-forward block's input becomes gate and value.
+    pub gating: Gating,
+    /// What makes the logits.
+    pub head: HeadSource,
+    /// How large they are made.
+    pub logit_scale: LogitScale,
+    /// What embedded tokens are multiplied by.
+    pub embedding_factor: Option<f32>,
+    /// How sums are taken.
+    pub residual: Residual,
+}
+
+/// One layer.
+#[derive(Debug, Clone)]
+pub struct LayerSpec {
+    /// How far it sees; `None` is everything.
+    pub window: Option<Window>,
+    /// How its queries and keys turn.
+    pub rope: Rope,
+    /// What scores are multiplied by; `None` is `1 / sqrt(D)`.
+    pub scale: Option<f32>,
+    /// What `q_norm` and `k_norm` are taken over, where there are such norms.
+    pub head_norms: Option<NormSpan>,
+    /// What turned queries are multiplied by according to their positions.
+    pub query_scale: Option<QueryScale>,
+    /// How the input becomes queries, keys and values.
+    pub projections: Projections,
+}
+
+/// Where a norm stands, and what it is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormPlacement {
+    /// On the block's input: `input_layernorm`, `post_attention_layernorm`.
+    Before,
+    /// On its result: `post_attention_layernorm`, `post_feedforward_layernorm`.
+    After,
+}
+
+/// What makes the logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadSource {
+    /// The embedding's table.
+    Embedding,
+    /// `lm_head`.
+    Own,
+    /// `lm_head` where there is one, else the embedding's table.
+    OwnIfPresent,
+}
+
+impl LayerSpec {
+    /// Full attention with nothing but `rope`.
+    pub fn full(rope: Rope) -> Self {
+        Self {
+            window: None,
+            rope,
+            scale: None,
+            head_norms: None,
+            query_scale: None,
+            projections: Projections::Separate,
+        }
+    }
+}
+
+impl DecoderSpec {
+    /// Norms before separate projections, nothing scaled; `tied` says whether `tie_word_embeddings` is
+    /// on where the config does not say.
+    ///
+    /// # Errors
+    /// `BadModel` when a field is missing or of another kind.
+    pub fn of_config(config: &ModelConfig, layers: Vec<LayerSpec>, tied: bool) -> Result<Self> {
+        Ok(Self {
+            sizes: DecoderSizes::of_config(config)?,
+            layers,
+            norms: NormPlacement::Before,
+            gating: Gating::Separate,
+            head: match config.flag("tie_word_embeddings", tied)? {
+                true => HeadSource::Embedding,
+                false => HeadSource::Own,
+            },
+            logit_scale: LogitScale::Plain,
+            embedding_factor: None,
+            residual: Residual::Plain,
+        })
+    }
+
+    /// Takes the decoder's tensors.
+    ///
+    /// # Errors
+    /// `BadModel` when a tensor is missing or of another shape.
+    pub fn load(&self, config: &ModelConfig, weights: &mut Weights) -> Result<Decoder> {
+        let (sizes, table) = (self.sizes, self.sizes.table());
+        let own_head = match self.head {
+            HeadSource::Embedding => false,
+            HeadSource::Own => true,
+            HeadSource::OwnIfPresent => weights.contains("lm_head.weight"),
+        };
+        let blocks = self.layers.iter().enumerate().map(|(index, layer)| {
+            self.block(config, weights, &format!("model.layers.{index}"), layer)
+        });
+        let blocks = blocks.collect::<Result<_>>()?;
+        let embedding = Embedding::load(weights, config, "model.embed_tokens", table)?;
+        Ok(Decoder {
+            blocks,
+            embedding: match self.embedding_factor {
+                Some(factor) => embedding.scaled(factor),
+                None => embedding,
+            },
+            norm: RmsNorm::load(weights, "model.norm", sizes.attention.hidden, sizes.epsilon)?,
+            head: own_head.then(|| Linear::load(weights, config, "lm_head", table)).transpose()?,
+            logit_cap: None,
+            logit_scale: self.logit_scale,
+        })
+    }
+
+    fn block(
+        &self,
+        config: &ModelConfig,
+        weights: &mut Weights,
+        path: &str,
+        layer: &LayerSpec,
+    ) -> Result<Block> {
+        let DecoderSizes { attention: shape, intermediate, epsilon, .. } = self.sizes;
+        let at = |name: &str| format!("{path}.{name}");
+        let options = self.attention(weights, &at("self_attn"), layer)?;
+        let mut norm = |placement, name: &str| {
+            let here = self.norms == placement;
+            here.then(|| RmsNorm::load(weights, &at(name), shape.hidden, epsilon)).transpose()
+        };
+        let mlp_sizes = (shape.hidden, intermediate);
+        Ok(Block {
+            window: layer.window,
+            attention_norm: norm(NormPlacement::Before, "input_layernorm")?,
+            attended_norm: norm(NormPlacement::After, "post_attention_layernorm")?,
+            mlp_norm: norm(NormPlacement::Before, "post_attention_layernorm")?,
+            fed_norm: norm(NormPlacement::After, "post_feedforward_layernorm")?,
+            attention: Attention::load_with(weights, config, &at("self_attn"), shape, options)?,
+            mlp: Mlp::load_with(weights, config, &at("mlp"), mlp_sizes, self.gating)?,
+            residual: self.residual,
+        })
+    }
+
+    fn attention(
+        &self,
+        weights: &mut Weights,
+        path: &str,
+        layer: &LayerSpec,
+    ) -> Result<AttentionOptions> {
+        let DecoderSizes { attention: shape, epsilon, .. } = self.sizes;
+        let plain = AttentionOptions::of_rope(layer.rope.clone(), shape.head_dimension);
+        let mut norm = |name: &str, span, heads: i32| {
+            let heads = if span == NormSpan::AllHeads { heads } else { 1 };
+            let width = heads * shape.head_dimension;
+            RmsNorm::load(weights, &format!("{path}.{name}"), width, epsilon)
+        };
+        let mut norms = |span| -> Result<HeadNorms> {
+            let query = norm("q_norm", span, shape.heads)?;
+            Ok(HeadNorms { query, key: norm("k_norm", span, shape.kv_heads)?, span })
+        };
+        Ok(AttentionOptions {
+            scale: layer.scale.unwrap_or(plain.scale),
+            head_norms: layer.head_norms.map(&mut norms).transpose()?,
+            query_scale: layer.query_scale,
+            projections: layer.projections,
+            ..plain
+        })
+    }
+}

@@ -161,6 +161,11 @@ def family_alone():
     return wanted
 
 
+def family_serial():
+    """Those of them that have one row."""
+    return [case for case in family() if case.lane == "serial"]
+
+
 def few():
     """For the other checkpoints: their layers differ, the scheduling does not."""
     return [serial("serial_13", 13, 16), join("join_after_3", 3, max_tokens=(12, 8))]

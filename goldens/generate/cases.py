@@ -3,6 +3,7 @@
 A row starts at once, or is submitted when an earlier row has emitted a number of tokens.
 """
 
+import dataclasses
 import hashlib
 from dataclasses import dataclass, field
 from typing import List, Optional
@@ -30,13 +31,15 @@ class Row:
 class Case:
     name: str
     rows: List[Row]
-    # "serial" is mlx-lm's generate_step on the row alone; "continuous" is its BatchGenerator. "alone"
-    # is for batches that it gets wrong: each row is to be what generate_step makes of it.
+    # "serial" is mlx-lm's generate_step on the row alone; "continuous" is its BatchGenerator.
     lane: str = "continuous"
     prefill_chunk_tokens: int = 2048
     # How KV caches are quantized: dict(bits, group_size, start_tokens) in every layer, or a list as in
     # kv_config.json. Serial lane only: mlx-lm has no batch of quantized caches.
     kv: Optional[object] = None
+    # What rows that share a batch must equal: "batch" is the oracle's batch, "alone" its run of the row
+    # alone, where its batches are wrong.
+    truth: str = "batch"
 
 
 def prompt(name, length):
@@ -136,39 +139,28 @@ def sliding():
     ]
 
 
-def family():
-    """What every family is asked for; prompts and answers cross a window of 8."""
-    leave = [
-        Row(prompt("leave_and_join.0", 21), 4),
-        Row(prompt("leave_and_join.1", 5), 12),
-        Row(prompt("leave_and_join.2", 9), 7, Start(0, 4)),
-    ]
-    return [
-        serial("serial_13", 13, 14),
-        serial("serial_29_chunk_12", 29, 6, prefill_chunk_tokens=12),
-        static("static_2", (5, 13), 8),
-        static("static_3", (7, 1, 19), 8),
-        join("join_after_3", 3, max_tokens=(12, 8)),
-        Case("leave_and_join", leave),
-    ]
-
-
-def family_alone():
-    """The same where mlx-lm has no batches."""
-    wanted = family()
-    for case in wanted:
-        case.lane = "serial" if case.lane == "serial" else "alone"
-    return wanted
-
-
-def family_serial():
-    """Those of them that have one row."""
-    return [case for case in family() if case.lane == "serial"]
-
-
 def few():
     """For the other checkpoints: their layers differ, the scheduling does not."""
     return [serial("serial_13", 13, 16), join("join_after_3", 3, max_tokens=(12, 8))]
+
+
+def family(**kwargs):
+    """The behaviours that depend on a family's layers, for a window of 8 where there is one."""
+    return [
+        serial("serial_1", 1, 10),
+        serial("serial_13", 13, 12),
+        serial("serial_29_chunk_12", 29, 8, prefill_chunk_tokens=12),
+        *[dataclasses.replace(case, **kwargs) for case in [
+            static("static_2", (5, 13), 10),
+            static("static_3", (5, 29, 1), 8),
+            join("join_after_3", 3, lengths=(13, 21), max_tokens=(12, 8)),
+            Case("join_after_leave", [
+                Row(prompt("join_after_leave.0", 29), 3),
+                Row(prompt("join_after_leave.1", 5), 14),
+                Row(prompt("join_after_leave.2", 11), 6, Start(0, 3)),
+            ]),
+        ]],
+    ]
 
 
 def quantized_kv():

@@ -107,90 +107,6 @@ CONFIGS = {
     ),
     # Heads wide enough for groups of 128 quantized values, on a narrow residual stream.
     "llama-tiny-wide": dict(LLAMA, hidden_size=24, intermediate_size=48, head_dim=128),
-}
-
-# Two layers of each family, narrow.
-SMALL = dict(
-    LLAMA,
-    hidden_size=32,
-    intermediate_size=64,
-    num_hidden_layers=2,
-    num_key_value_heads=2,
-    head_dim=8,
-)
-SLIDING = dict(layer_types=["sliding_attention", "full_attention"], sliding_window=8)
-
-
-def family(model_type, without=(), **fields):
-    config = dict(SMALL, model_type=model_type, architectures=[f"{model_type}ForCausalLM"], **fields)
-    return {name: value for name, value in config.items() if name not in without}
-
-
-def yarn(kind="yarn", **fields):
-    return dict(rope_type=kind, factor=4.0, original_max_position_embeddings=64, **fields)
-
-
-# Every rope kind is in one of them.
-FAMILIES = {
-    "mistral-tiny": family("mistral", rope_scaling=dict(type="linear", factor=4.0)),
-    "llama-tiny-dynamic": family(
-        "llama", rope_scaling=dict(rope_type="dynamic", factor=3.0), max_position_embeddings=12
-    ),
-    "ministral3-tiny": family(
-        "ministral3",
-        without=["rope_theta"],
-        rope_parameters=dict(
-            yarn(beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0),
-            original_max_position_embeddings=8,
-            rope_theta=1000000.0,
-            llama_4_scaling_beta=0.3,
-        ),
-        **SLIDING,
-    ),
-    "qwen2-tiny": family("qwen2", without=["head_dim"], rope_scaling=yarn()),
-    "qwen3-tiny": family(
-        "qwen3",
-        head_dim=16,
-        intermediate_size=96,
-        rope_scaling=yarn("deepseek_yarn", beta_fast=8, beta_slow=2, mscale=0.7, mscale_all_dim=0.2),
-    ),
-    "smollm3-tiny": family("smollm3", num_hidden_layers=3, no_rope_layers=[1, 0, 1]),
-    "phi3-tiny": family(
-        "phi3",
-        without=["head_dim"],
-        hidden_size=64,
-        partial_rotary_factor=0.75,
-        original_max_position_embeddings=64,
-        rope_scaling=dict(
-            type="longrope",
-            short_factor=[1.0] * 6,
-            long_factor=[1.1, 1.3, 1.7, 2.5, 4.1, 7.3],
-        ),
-    ),
-    "granite-tiny": family(
-        "granite",
-        without=["head_dim"],
-        attention_bias=True,
-        mlp_bias=False,
-        attention_multiplier=0.3,
-        embedding_multiplier=3.0,
-        residual_multiplier=0.7,
-        logits_scaling=3.0,
-    ),
-    "minicpm-tiny": family(
-        "minicpm",
-        without=["head_dim"],
-        dim_model_base=12,
-        scale_depth=1.4,
-        scale_emb=1.7,
-        rope_scaling=dict(
-            rope_type="longrope",
-            original_max_position_embeddings=64,
-            short_factor=[1.0] * 4,
-            long_factor=[1.2, 1.9, 3.1, 5.7],
-        ),
-    ),
-    "olmo3-tiny": family("olmo3", rope_scaling=yarn(attention_factor=1.2), **SLIDING),
     "gemma-tiny": GEMMA,
     "gemma2-tiny": dict(
         GEMMA,
@@ -212,7 +128,91 @@ FAMILIES = {
         tie_word_embeddings=False,
     ),
 }
-CONFIGS.update(FAMILIES)
+
+# Two layers of each further family, narrow.
+SMALL = dict(
+    LLAMA,
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=2,
+    num_key_value_heads=2,
+    head_dim=8,
+)
+SLIDING = dict(layer_types=["sliding_attention", "full_attention"], sliding_window=8)
+
+
+def dense(model_type, without=(), **fields):
+    config = dict(SMALL, model_type=model_type, architectures=[f"{model_type}ForCausalLM"], **fields)
+    return {name: value for name, value in config.items() if name not in without}
+
+
+def yarn(kind="yarn", **fields):
+    return dict(rope_type=kind, factor=4.0, original_max_position_embeddings=64, **fields)
+
+
+# Every rope kind is in one of them.
+DENSE = {
+    "mistral-tiny": dense("mistral", rope_scaling=dict(type="linear", factor=4.0)),
+    "llama-tiny-dynamic": dense(
+        "llama", rope_scaling=dict(rope_type="dynamic", factor=5.0), max_position_embeddings=12
+    ),
+    "ministral3-tiny": dense(
+        "ministral3",
+        without=["rope_theta"],
+        rope_parameters=dict(
+            yarn(beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0),
+            original_max_position_embeddings=8,
+            rope_theta=1000000.0,
+            llama_4_scaling_beta=0.3,
+        ),
+        **SLIDING,
+    ),
+    "qwen2-tiny": dense("qwen2", without=["head_dim"], rope_scaling=yarn()),
+    "qwen3-tiny": dense(
+        "qwen3",
+        head_dim=16,
+        intermediate_size=96,
+        rope_scaling=yarn("deepseek_yarn", beta_fast=8, beta_slow=2, mscale=0.7, mscale_all_dim=0.2),
+    ),
+    "smollm3-tiny": dense("smollm3", num_hidden_layers=3, no_rope_layers=[1, 0, 1]),
+    "phi3-tiny": dense(
+        "phi3",
+        without=["head_dim"],
+        hidden_size=64,
+        partial_rotary_factor=0.75,
+        original_max_position_embeddings=64,
+        rope_scaling=dict(
+            type="longrope",
+            short_factor=[1.0] * 6,
+            long_factor=[1.1, 1.3, 1.7, 2.5, 4.1, 7.3],
+        ),
+    ),
+    "granite-tiny": dense(
+        "granite",
+        without=["head_dim"],
+        attention_bias=True,
+        mlp_bias=False,
+        attention_multiplier=0.3,
+        embedding_multiplier=3.0,
+        residual_multiplier=0.7,
+        logits_scaling=3.0,
+    ),
+    "minicpm-tiny": dense(
+        "minicpm",
+        without=["head_dim"],
+        dim_model_base=12,
+        scale_depth=1.4,
+        scale_emb=1.7,
+        rope_scaling=dict(
+            rope_type="longrope",
+            original_max_position_embeddings=64,
+            short_factor=[1.0] * 4,
+            long_factor=[1.2, 1.9, 3.1, 5.7],
+        ),
+    ),
+    "olmo3-tiny": dense("olmo3", rope_scaling=yarn(attention_factor=1.2), **SLIDING),
+}
+CONFIGS.update(DENSE)
 
 # The default of the quantized checkpoint, and the modules that differ from it.
 QUANTIZATION = dict(group_size=64, bits=4, mode="affine")
@@ -222,15 +222,15 @@ QUANTIZATION_OF = {
 }
 
 # Which weights of a model type are drawn, where the first ones fall into loops.
-SEEDS = {"gemma2": 5, "gemma3_text": 154}
+SEEDS = {"gemma2": 1, "gemma3_text": 10, "mistral": 3, "olmo3": 1, "smollm3": 2}
 
 
 def build(config):
     """An mlx-lm model of `config` with its weights in bf16."""
     model_class, arguments = _get_classes(config)
     model = model_class(arguments.from_dict(copy.deepcopy(config)))
-    if config["tie_word_embeddings"] and config["model_type"] == "gemma3_text":
-        # It knows a tied head by the tensor that the checkpoint lacks.
+    if config["tie_word_embeddings"] and hasattr(model, "sanitize"):
+        # Some families tell a tied head by the tensor that the checkpoint lacks.
         model.sanitize({})
     weights = [
         (name, mx.array(draw(name, parameter.shape, config)).astype(mx.bfloat16))

@@ -33,7 +33,7 @@ fn gemma3_equals_mlx_lm_bit_for_bit_across_its_window() {
 }
 
 #[test]
-fn gemma3_alone_in_f16_equals_mlx_lm_bit_for_bit() {
+fn gemma3_in_f16_equals_mlx_lm_bit_for_bit() {
     check("gemma3-tiny", ".float16", Dtype::Float16, Tolerance::Bits);
 }
 

@@ -43,7 +43,6 @@ fn last(offset: &Offset) -> i32 {
 }
 
 /// `[L, 1]` or `[B, 1, L, 1]`.
-
 fn positions(offset: &Offset, tokens: i32) -> Array {
     let from = |offset: &i32| (*offset..*offset + tokens).map(|position| position as f32);
     match offset {

@@ -177,3 +177,23 @@ fn normed(norm: Option<&RmsNorm>, x: Array) -> Result<Array> {
         None => Ok(x),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mlx::{Device, Dtype};
+
+    #[test]
+    fn only_finite_sums_of_f16_stop_at_its_greatest_number() {
+        Device::cpu();
+        let sum = |residual: Residual, dtype| {
+            let values = Array::from_slice(&[60_000.0_f32, -60_000.0, 1.5], &[3]);
+            let values = values.as_dtype(dtype).unwrap();
+            ops::read_f32(&residual.add(&values, &values).unwrap()).unwrap()
+        };
+        assert_eq!(sum(Residual::Finite, Dtype::Float16), [65_504.0, -65_504.0, 3.0]);
+        assert_eq!(sum(Residual::Finite, Dtype::Float32), [120_000.0, -120_000.0, 3.0]);
+        let infinite = [f32::INFINITY, f32::NEG_INFINITY, 3.0];
+        assert_eq!(sum(Residual::Plain, Dtype::Float16), infinite);
+    }
+}

@@ -301,13 +301,13 @@ mod tests {
 
     #[test]
     fn a_dynamic_base_reaches_further_than_training() {
-        let of = |scaling: Value| {
+        let of = |scaling: &Value| {
             let fields = json!({ "max_position_embeddings": 64, "rope_scaling": scaling });
             context_tokens(&ModelConfig::from_fields(fields.as_object().unwrap().clone()))
         };
-        assert_eq!(of(json!({ "type": "dynamic", "factor": 2.5 })).unwrap(), 160);
-        assert_eq!(of(json!({ "type": "linear", "factor": 2.5 })).unwrap(), 64);
-        assert_eq!(of(Value::Null).unwrap(), 64);
+        assert_eq!(of(&json!({ "type": "dynamic", "factor": 2.5 })).unwrap(), 160);
+        assert_eq!(of(&json!({ "type": "linear", "factor": 2.5 })).unwrap(), 64);
+        assert_eq!(of(&Value::Null).unwrap(), 64);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use slipstream_engine::mlx::{Device, Dtype};
 use slipstream_engine::model::{self, LoadOptions};
 use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::scheduler::{Board, MlxExecutor, RowSpec, Scheduler};
-use slipstream_tests::client::Client;
+use slipstream_tests::client::serve_all;
 use slipstream_tests::script::row;
 
 fn scheduler(levers: Levers) -> Scheduler<MlxExecutor> {
@@ -38,18 +38,7 @@ fn specs(sampled: bool) -> Vec<RowSpec> {
 }
 
 fn answers(levers: Levers, sampled: bool) -> Vec<Vec<u32>> {
-    let mut scheduler = scheduler(levers);
-    let mut clients = Vec::new();
-    for spec in specs(sampled) {
-        let (client, events) = Client::new(spec.max_tokens);
-        scheduler.submit(spec, events);
-        clients.push(client);
-        scheduler.tick();
-    }
-    while scheduler.live_rows() > 0 {
-        scheduler.tick();
-    }
-    clients.iter_mut().for_each(Client::listen);
+    let clients = serve_all(&mut scheduler(levers), specs(sampled), 1);
     clients.iter().map(|client| client.tokens().to_vec()).collect()
 }
 

@@ -8,7 +8,7 @@ use slipstream_engine::mlx::{Array, Device, Dtype, ops};
 use slipstream_engine::model::{self, LoadOptions};
 use slipstream_engine::sampling::{Sampler, SamplingParams};
 use slipstream_engine::scheduler::{Board, MlxExecutor, RowSpec, Scheduler};
-use slipstream_tests::client::Client;
+use slipstream_tests::client::serve_all;
 use slipstream_tests::random::Random;
 use slipstream_tests::script::row;
 
@@ -39,20 +39,7 @@ fn spec(id: usize, random: &mut Random) -> RowSpec {
 
 /// Submits each row `gap` ticks after the one before and returns what each said.
 fn answers(specs: &[RowSpec], gap: usize) -> Vec<Vec<u32>> {
-    let mut scheduler = scheduler();
-    let mut clients = Vec::new();
-    for spec in specs {
-        let (client, events) = Client::new(TOKENS);
-        scheduler.submit(spec.clone(), events);
-        clients.push(client);
-        for _ in 0..gap {
-            scheduler.tick();
-        }
-    }
-    while scheduler.live_rows() > 0 {
-        scheduler.tick();
-    }
-    clients.iter_mut().for_each(Client::listen);
+    let clients = serve_all(&mut scheduler(), specs.iter().cloned(), gap);
     clients.iter().map(|client| client.tokens().to_vec()).collect()
 }
 

@@ -1,7 +1,8 @@
 //! A client in memory: it remembers all that it heard, and may leave.
 
 use slipstream_engine::scheduler::{
-    EventReceiver, EventSender, FinishReason, RowEvent, RowUsage, event_channel,
+    EventReceiver, EventSender, Executor, FinishReason, RowEvent, RowSpec, RowUsage, Scheduler,
+    event_channel,
 };
 
 /// The receiving end of one row's events. Events out of their order are a panic.
@@ -11,6 +12,29 @@ pub struct Client {
     prefilled: Option<RowEvent>,
     tokens: Vec<u32>,
     end: Option<RowEvent>,
+}
+
+/// Submits each row `gap_ticks` after the one before, runs until none is live, and returns the clients
+/// with all that they heard.
+pub fn serve_all<E: Executor>(
+    scheduler: &mut Scheduler<E>,
+    specs: impl IntoIterator<Item = RowSpec>,
+    gap_ticks: usize,
+) -> Vec<Client> {
+    let mut clients = Vec::new();
+    for spec in specs {
+        let (client, events) = Client::new(spec.max_tokens);
+        scheduler.submit(spec, events);
+        clients.push(client);
+        for _ in 0..gap_ticks {
+            scheduler.tick();
+        }
+    }
+    while scheduler.live_rows() > 0 {
+        scheduler.tick();
+    }
+    clients.iter_mut().for_each(Client::listen);
+    clients
 }
 
 impl Client {

@@ -10,7 +10,7 @@ use slipstream_engine::mlx::{Device, Dtype};
 use slipstream_engine::model::{self, LoadOptions};
 use slipstream_engine::scheduler::{Board, MlxExecutor, RowSpec, Scheduler};
 use slipstream_engine::tokenizer::Tokenizer;
-use slipstream_tests::client::Client;
+use slipstream_tests::client::serve_all;
 use slipstream_tests::{demo, script};
 
 use super::replay::{Tolerance, check};
@@ -94,19 +94,13 @@ fn gemma_3_270m_continues_all_texts_together_as_mlx_lm_continues_each_alone() {
     let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes);
     let config = SchedulerConfig::default();
     let mut scheduler = Scheduler::new(config, executor, Clock::manual(), Board::new());
-    let mut clients: Vec<Client> = Vec::new();
-    for (index, case) in cases.iter().enumerate() {
-        let (client, events) = Client::new(case.max_tokens);
+    let specs = cases.iter().enumerate().map(|(index, case)| {
         let row = script::row(index.to_string(), case.prompt.clone(), case.max_tokens);
-        scheduler.submit(RowSpec { stop_tokens: Arc::from(&*case.stop_tokens), ..row }, events);
-        clients.push(client);
-    }
-    while scheduler.live_rows() > 0 {
-        scheduler.tick();
-    }
+        RowSpec { stop_tokens: Arc::from(&*case.stop_tokens), ..row }
+    });
+    let clients = serve_all(&mut scheduler, specs, 0);
     assert_eq!(scheduler.snapshot().totals.peak_rows, cases.len());
-    for (case, client) in cases.iter().zip(&mut clients) {
-        client.listen();
+    for (case, client) in cases.iter().zip(&clients) {
         let stopped = usize::from(case.finish == "stop");
         assert_eq!(client.tokens(), &case.tokens[..case.tokens.len() - stopped], "{}", case.answer);
     }

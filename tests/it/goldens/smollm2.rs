@@ -10,7 +10,7 @@ use slipstream_engine::mlx::{Device, Dtype};
 use slipstream_engine::model::{self, LoadOptions};
 use slipstream_engine::scheduler::{Board, MlxExecutor, RowSpec, Scheduler};
 use slipstream_engine::tokenizer::{ChatOptions, Tokenizer};
-use slipstream_tests::client::Client;
+use slipstream_tests::client::serve_all;
 use slipstream_tests::demo;
 use slipstream_tests::script;
 
@@ -59,18 +59,10 @@ fn smollm2_answers_all_chats_together_as_mlx_lm_answers_each_alone() {
     let config = SchedulerConfig::default();
     let mut scheduler = Scheduler::new(config, executor, Clock::manual(), Board::new());
     let cases = golden().cases;
-    let mut clients: Vec<Client> = Vec::new();
-    for (index, case) in cases.iter().enumerate() {
-        let (client, events) = Client::new(case.max_tokens);
-        scheduler.submit(spec(index, case), events);
-        clients.push(client);
-    }
-    while scheduler.live_rows() > 0 {
-        scheduler.tick();
-    }
+    let specs = cases.iter().enumerate().map(|(index, case)| spec(index, case));
+    let clients = serve_all(&mut scheduler, specs, 0);
     assert_eq!(scheduler.snapshot().totals.peak_rows, cases.len());
-    for (case, client) in cases.iter().zip(&mut clients) {
-        client.listen();
+    for (case, client) in cases.iter().zip(&clients) {
         let stopped = usize::from(case.finish == "stop");
         assert_eq!(client.tokens(), &case.tokens[..case.tokens.len() - stopped], "{}", case.text);
     }

@@ -13,6 +13,8 @@ mod device;
 mod exit;
 #[cfg(feature = "mlx")]
 mod failure;
+#[cfg(feature = "mlx")]
+pub mod fused;
 #[cfg(all(feature = "mlx", not(target_os = "macos")))]
 mod mach;
 #[cfg(feature = "mlx")]

@@ -2,7 +2,7 @@
 
 use super::Linear;
 use crate::error::Result;
-use crate::mlx::{Array, Weights, ops};
+use crate::mlx::{Array, Weights, fused, ops};
 use crate::model::ModelConfig;
 
 /// What the gate goes through.
@@ -17,11 +17,12 @@ pub enum Activation {
 }
 
 impl Activation {
-    fn forward(self, x: &Array) -> Result<Array> {
+    /// `activation(gate) * up`.
+    fn forward(self, gate: &Array, up: &Array) -> Result<Array> {
         match self {
-            Self::Silu => Ok(x.multiply(ops::sigmoid(x)?)?),
-            Self::Gelu => ops::gelu(x),
-            Self::GeluTanh => ops::gelu_tanh(x),
+            Self::Silu => fused::gated_silu(gate, up),
+            Self::Gelu => Ok(ops::gelu(gate)?.multiply(up)?),
+            Self::GeluTanh => fused::gated_gelu_tanh(gate, up),
         }
     }
 }
@@ -98,7 +99,7 @@ impl Mlp {
     /// `EngineFailed` with MLX's text.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         let (gate, up) = self.input.forward(x)?;
-        self.down.forward(&self.activation.forward(&gate)?.multiply(up)?)
+        self.down.forward(&self.activation.forward(&gate, &up)?)
     }
 }
 

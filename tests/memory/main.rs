@@ -1,8 +1,10 @@
 //! What MLX's allocator holds at most. Its peak belongs to the process: these tests are a program of
 //! their own, and take turns.
 #![cfg(feature = "mlx")]
+#![allow(clippy::unwrap_used, reason = "a test may end at a broken expectation")]
 
 mod conversion;
+mod loading;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -31,7 +31,7 @@ pub use exit::leave;
 #[cfg(feature = "mlx")]
 pub use mlx_rs::{Array, Dtype};
 #[cfg(feature = "mlx")]
-pub use weights::Weights;
+pub use weights::{ReadProgress, Weights};
 
 pub mod thread;
 

@@ -469,6 +469,16 @@ pub fn shift(array: &Array, term: f32) -> Result<Array> {
     Ok(array.add(scalar(term, array.dtype())?)?)
 }
 
+/// Whether any value is NaN.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn has_nan(array: &Array) -> Result<bool> {
+    // NaN alone differs from itself.
+    let any = array.ne(array)?.any(false)?.as_dtype(Dtype::Uint32)?.reshape(&[1])?;
+    Ok(read_u32(&any)? != [0])
+}
+
 /// The last axis in ascending order.
 ///
 /// # Errors

@@ -11,17 +11,39 @@ use std::path::{Path, PathBuf};
 use mlx_rs::{Array, Dtype};
 use safetensors::tensor::Metadata;
 
+use super::ops;
 use crate::error::{Code, Error, Result};
 
 const INDEX_FILE: &str = "model.safetensors.index.json";
 const SINGLE_FILE: &str = "model.safetensors";
 const HEADER_BYTES_MAX: u64 = 100 * 1024 * 1024;
 
-/// Named arrays of a checkpoint. Layers take what is theirs; nothing is copied.
+/// Bytes of tensors that are read at once, or one tensor: what a cast keeps of its source beside its result.
+const READ_BYTES: u64 = 32 << 20;
+
+/// Tensors that an error names before it counts the rest.
+const NAMED_TENSORS: usize = 3;
+
+/// What the names of tensors end in that old checkpoints hold and every model computes itself.
+const COMPUTED: &str = "rotary_emb.inv_freq";
+
+/// Named arrays of a checkpoint. Layers take what is theirs; nothing is copied, and nothing is read
+/// before [`Weights::read`].
 #[derive(Debug)]
 pub struct Weights {
     arrays: HashMap<String, Array>,
+    /// What layers took, in that order.
+    taken: Vec<(String, Array)>,
     directory: PathBuf,
+}
+
+/// How far a checkpoint is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadProgress {
+    /// Bytes in memory.
+    pub done_bytes: u64,
+    /// Bytes of all tensors that the model takes.
+    pub total_bytes: u64,
 }
 
 impl Weights {
@@ -37,7 +59,8 @@ impl Weights {
                 Error::from(error).while_doing(format_args!("failed to load `{}`", file.display()))
             })?);
         }
-        Ok(Self { arrays, directory: directory.to_owned() })
+        arrays.retain(|name: &String, _| !name.ends_with(COMPUTED));
+        Ok(Self { arrays, taken: Vec::new(), directory: directory.to_owned() })
     }
 
     /// Whether a tensor of that name exists.
@@ -58,7 +81,14 @@ impl Weights {
 
     /// Takes the tensor `name` out if it exists.
     pub fn take_optional(&mut self, name: &str) -> Option<Array> {
-        self.arrays.remove(name)
+        let array = self.arrays.remove(name)?;
+        self.taken.push((name.to_owned(), ops::share(&array)));
+        Some(array)
+    }
+
+    /// Leaves out every tensor that `unwanted` says the family has no use for.
+    pub fn discard(&mut self, unwanted: impl Fn(&str) -> bool) {
+        self.arrays.retain(|name, _| !unwanted(name));
     }
 
     /// Takes the tensor `name` out and checks its shape.
@@ -102,15 +132,58 @@ impl Weights {
         floats.max_by_key(|array| array.size()).map_or(4, |array| array.item_size() as u64)
     }
 
-    /// Bytes of all tensors.
-    pub fn bytes(&self) -> u64 {
-        self.arrays.values().map(|array| array.nbytes() as u64).sum()
+    /// Reads what layers took, a part at a time, so that a cast never keeps two copies of everything;
+    /// returns its bytes.
+    ///
+    /// # Errors
+    /// `BadModel` naming tensors that no layer took, or one that holds NaN.
+    pub fn read(self, on_progress: &mut dyn FnMut(ReadProgress)) -> Result<u64> {
+        self.check_nothing_is_left()?;
+        let bytes = |array: &Array| array.nbytes() as u64;
+        let total_bytes = self.taken.iter().map(|(_, array)| bytes(array)).sum();
+        let (mut done_bytes, mut part) = (0, Vec::new());
+        for (name, array) in self.taken {
+            done_bytes += bytes(&array);
+            part.push((name, array));
+            let part_bytes: u64 = part.iter().map(|(_, array)| bytes(array)).sum();
+            if part_bytes >= READ_BYTES || done_bytes == total_bytes {
+                read_part(&std::mem::take(&mut part))?;
+                on_progress(ReadProgress { done_bytes, total_bytes });
+            }
+        }
+        Ok(total_bytes)
     }
 
-    /// Every array, to evaluate them at once.
-    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
-        self.arrays.values()
+    fn check_nothing_is_left(&self) -> Result<()> {
+        if self.arrays.is_empty() {
+            return Ok(());
+        }
+        let names: BTreeSet<&str> = self.arrays.keys().map(String::as_str).collect();
+        let named: Vec<_> =
+            names.iter().take(NAMED_TENSORS).map(|name| format!("`{name}`")).collect();
+        let more = match names.len() - named.len() {
+            0 => String::new(),
+            count => format!(" and {count} more"),
+        };
+        let directory = self.directory.display();
+        let message = format!(
+            "`{directory}` has tensors that its config does not explain: {}{more}",
+            named.join(", ")
+        );
+        Err(Error::new(Code::BadModel, message))
     }
+}
+
+fn read_part(part: &[(String, Array)]) -> Result<()> {
+    ops::evaluate(part.iter().map(|(_, array)| array))?;
+    for (name, array) in part.iter().filter(|(_, array)| array.dtype().is_float()) {
+        if ops::has_nan(array)? {
+            let message = format!("tensor `{name}` holds values that are no numbers (NaN)");
+            return Err(Error::new(Code::BadModel, message)
+                .with_hint("the file was damaged or its conversion failed: fetch it again"));
+        }
+    }
+    Ok(())
 }
 
 fn shard_files(directory: &Path) -> Result<Vec<PathBuf>> {
@@ -198,6 +271,73 @@ mod tests {
         }
     }
 
+    /// A checkpoint of f32 tensors by name.
+    fn checkpoint(tensors: &[(&str, &[f32])]) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        let data: Vec<Vec<u8>> = tensors
+            .iter()
+            .map(|(_, values)| values.iter().flat_map(|value| value.to_le_bytes()).collect())
+            .collect();
+        let views = tensors.iter().zip(&data).map(|((name, values), data)| {
+            let shape = vec![values.len()];
+            let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape, data);
+            (*name, view.unwrap())
+        });
+        safetensors::serialize_to_file(views, None, &directory.path().join(SINGLE_FILE)).unwrap();
+        directory
+    }
+
+    #[test]
+    fn tensors_that_nothing_takes_are_refused_by_name() {
+        let tensors = ["a", "b", "c", "d", "e"].map(|name| (name, &[1.0f32][..]));
+        let directory = checkpoint(&tensors);
+        let mut weights = Weights::load(directory.path()).unwrap();
+        weights.take("a").unwrap();
+        let message = weights.read(&mut |_| ()).unwrap_err().to_string();
+        assert!(message.contains("`b`, `c`, `d` and 1 more"), "{message}");
+        let mut weights = Weights::load(directory.path()).unwrap();
+        weights.take("a").unwrap();
+        weights.discard(|name| name != "e");
+        assert!(weights.read(&mut |_| ()).unwrap_err().message().contains("`e`"));
+    }
+
+    #[test]
+    fn frequencies_that_old_checkpoints_store_are_left_out() {
+        let name = "model.layers.0.self_attn.rotary_emb.inv_freq";
+        let directory = checkpoint(&[("a", &[1.0]), (name, &[1.0])]);
+        let mut weights = Weights::load(directory.path()).unwrap();
+        weights.take("a").unwrap();
+        assert_eq!(weights.read(&mut |_| ()).unwrap(), 4);
+    }
+
+    #[test]
+    fn a_tensor_with_nan_anywhere_is_refused_by_name() {
+        for index in 0..3 {
+            let mut values = [1.0, f32::INFINITY, -1.0];
+            values[index] = f32::NAN;
+            let directory = checkpoint(&[("good", &[1.0]), ("bad", &values)]);
+            for dtype in [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16] {
+                let mut weights = Weights::load(directory.path()).unwrap();
+                weights.cast(dtype).unwrap();
+                weights.take("good").unwrap();
+                weights.take("bad").unwrap();
+                let message = weights.read(&mut |_| ()).unwrap_err().to_string();
+                assert!(message.contains("`bad`") && message.contains("NaN"), "{message}");
+            }
+        }
+    }
+
+    #[test]
+    fn progress_ends_at_all_bytes_that_were_taken() {
+        let directory = checkpoint(&[("a", &[1.0; 5]), ("b", &[2.0; 7])]);
+        let mut weights = Weights::load(directory.path()).unwrap();
+        weights.take("b").unwrap();
+        weights.take("a").unwrap();
+        let mut seen = Vec::new();
+        assert_eq!(weights.read(&mut |progress| seen.push(progress)).unwrap(), 48);
+        assert_eq!(seen.last(), Some(&ReadProgress { done_bytes: 48, total_bytes: 48 }));
+    }
+
     #[test]
     fn shards_load_as_one_checkpoint_by_their_index() {
         let directory = tempfile::tempdir().unwrap();
@@ -213,12 +353,12 @@ mod tests {
         let index = serde_json::json!({"weight_map": {"y": shards[0], "x": shards[1]}});
         std::fs::write(directory.path().join(INDEX_FILE), index.to_string()).unwrap();
         let mut weights = Weights::load(directory.path()).unwrap();
-        assert_eq!(weights.bytes(), 16);
         for name in ["x", "y"] {
-            let values = super::super::ops::read_f32(&weights.take(name).unwrap()).unwrap();
+            let values = ops::read_f32(&weights.take(name).unwrap()).unwrap();
             assert_eq!(values, [1.0, 2.0]);
         }
         assert!(weights.take("x").unwrap_err().message().contains("`x`"));
+        assert_eq!(weights.read(&mut |_| ()).unwrap(), 16);
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod registry;
 mod windows;
 
 pub use config::ModelConfig;
-pub use loader::{LoadOptions, Loaded, load};
+pub use loader::{LoadOptions, Loaded, load, load_with_progress};
 pub use registry::Family;
 pub use windows::{full_layers, layer_windows, layer_windows_or};
 

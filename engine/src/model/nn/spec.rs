@@ -111,7 +111,10 @@ impl DecoderSpec {
     pub fn load(&self, config: &ModelConfig, weights: &mut Weights) -> Result<Decoder> {
         let (sizes, table) = (self.sizes, self.sizes.table());
         let own_head = match self.head {
-            HeadSource::Embedding => false,
+            HeadSource::Embedding => {
+                weights.discard(|name| name.starts_with("lm_head."));
+                false
+            }
             HeadSource::Own => true,
             HeadSource::OwnIfPresent => weights.contains("lm_head.weight"),
         };

@@ -53,23 +53,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the directory of this machine kind")
     parser.add_argument("--only", nargs="+", help="tiny checkpoints by name, and nothing else")
-    parser.add_argument("--gemma3-270m", type=Path, help="an imported one, and nothing else")
-    parser.add_argument("--smollm2", type=Path, help="an imported SmolLM2-135M-Instruct")
+    parser.add_argument("--gemma3-270m", type=Path, help="an imported one, and no tiny checkpoints")
+    parser.add_argument("--smollm2", type=Path, help="an imported one, and no tiny checkpoints")
     arguments = parser.parse_args()
     versions = checked_versions(parser)
-    every = [] if arguments.gemma3_270m else checkpoint.CONFIGS
-    for name in arguments.only or every:
-        tiny(arguments.out / name, name, versions)
     if arguments.gemma3_270m:
-        directory = arguments.out / "gemma-3-270m"
-        gemma3_270m.generate(arguments.gemma3_270m, directory, versions)
-    if arguments.only or arguments.gemma3_270m:
+        gemma3_270m.generate(arguments.gemma3_270m, arguments.out / "gemma-3-270m", versions)
+    if arguments.smollm2:
+        smollm2.generate(arguments.smollm2, arguments.out / "smollm2", versions)
+    if arguments.gemma3_270m or arguments.smollm2:
+        return
+    for name in arguments.only or checkpoint.CONFIGS:
+        tiny(arguments.out / name, name, versions)
+    if arguments.only:
         return
     sampling.generate(arguments.out, versions)
     rotating.generate(arguments.out, versions)
     templates.generate(arguments.out / "llama-tiny", arguments.out.parent / "templates")
-    if arguments.smollm2:
-        smollm2.generate(arguments.smollm2, arguments.out / "smollm2", versions)
 
 
 def checked_versions(parser):

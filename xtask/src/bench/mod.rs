@@ -62,7 +62,7 @@ impl Bench {
         let folder = workspace.target()?.join("bench");
         create_folder(&folder)?;
         Ok(Self {
-            model: model::ready(workspace, &server)?,
+            model: model::DEMO.ready(workspace, &server)?,
             python: venv::ORACLE.ready(workspace)?,
             scripts: workspace.root().join("xtask/bench"),
             server,

@@ -16,7 +16,7 @@ pub(crate) fn run(workspace: &Workspace, yes: bool) -> Result<()> {
     let python = venv::ORACLE.ready(workspace)?;
     let reference_blas = venv::reference_blas(&python)?;
     drop(lock);
-    let out = format!("goldens/{}", machine(std::env::consts::OS, std::env::consts::ARCH)?);
+    let out = folder()?;
     println!("Writing `{out}`");
     let generate = || {
         let task = Task::new("generate the goldens", &python).directory(workspace.root());
@@ -28,6 +28,14 @@ pub(crate) fn run(workspace: &Workspace, yes: bool) -> Result<()> {
     generate().stream()?;
     generate().arg("--smollm2").arg(&model).stream()?;
     generate().arg("--gemma3-270m").arg(&gemma).stream()
+}
+
+/// Where this kind of machine has its goldens, below the checkout.
+///
+/// # Errors
+/// On a system that the scripts do not know.
+pub(crate) fn folder() -> Result<String> {
+    Ok(format!("goldens/{}", machine(std::env::consts::OS, std::env::consts::ARCH)?))
 }
 
 /// The kind of machine whose bits these are: system, processor and back end.

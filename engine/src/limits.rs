@@ -35,6 +35,12 @@ pub const STEP_TIMES_MAX: usize = 512;
 pub const KV_GRANULE_TOKENS: usize = 256;
 /// Decode steps between two clearings of MLX's buffer cache.
 pub const CLEAR_CACHE_STEPS: u64 = 256;
+/// Clients whose requests are counted under their own names; those that come later share one.
+pub const CLIENT_SERIES_MAX: usize = 64;
+/// Characters of a client's name.
+pub const CLIENT_NAME_CHARS_MAX: usize = 64;
+/// The pause between two snapshots of `/stats/stream`.
+pub const STATS_PERIOD_MS: u64 = 250;
 /// Bytes of a request body, by default.
 pub const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Stop strings per request.

@@ -197,6 +197,7 @@ impl World {
         let places = self.config.live_rows_max();
         let request = |id: usize| GenerateRequest {
             id: format!("late-{id}"),
+            client: "test".into(),
             prompt: Prompt::Tokens(vec![1]),
             max_tokens: NonZeroUsize::new(1),
             priority: Priority::Interactive,
@@ -246,6 +247,7 @@ fn client(random: &mut Random, id: usize) -> Client {
     let stop = stop.collect();
     let request = GenerateRequest {
         id: id.to_string(),
+        client: "test".into(),
         prompt: Prompt::Tokens(prompt),
         max_tokens: NonZeroUsize::new(random.size(0, 30)),
         priority: *random.pick(&Priority::ALL),

@@ -8,13 +8,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::card::ModelCard;
 use super::generation::{self, Generation, LiveRow, Phase, Stopwatch};
+use super::live::LiveRequests;
 use super::request::{self, GenerateRequest, Prompt};
 use super::rows::{Health, Rows};
 use crate::clock::{self, Clock, Time};
 use crate::config::SchedulerConfig;
 use crate::error::{Code, Error, Result};
 use crate::scheduler::event_channel;
-use crate::telemetry::Snapshot;
+use crate::telemetry::{Meters, Snapshot};
 use crate::tokenizer::Tokenizer;
 
 /// The log target of placements.
@@ -38,7 +39,9 @@ struct Inner {
     clock: Clock,
     started: Time,
     started_unix_seconds: u64,
-    live: Arc<Semaphore>,
+    places: Arc<Semaphore>,
+    live: Arc<LiveRequests>,
+    meters: Meters,
     phase: watch::Sender<Phase>,
 }
 
@@ -53,6 +56,7 @@ impl Engine {
     ) -> Self {
         let live_max = scheduler.live_rows_max();
         Self(Arc::new(Inner {
+            meters: Meters::new(card.id.clone()),
             card,
             tokenizer,
             rows,
@@ -60,7 +64,8 @@ impl Engine {
             started: clock.now(),
             clock,
             started_unix_seconds: clock::unix_seconds(),
-            live: Arc::new(Semaphore::new(live_max.min(Semaphore::MAX_PERMITS))),
+            places: Arc::new(Semaphore::new(live_max.min(Semaphore::MAX_PERMITS))),
+            live: Arc::default(),
             phase: watch::Sender::new(Phase::Serving),
         }))
     }
@@ -71,6 +76,12 @@ impl Engine {
     /// `InvalidRequest` and `ContextLengthExceeded` when it does not fit the model, `OverBudget` when
     /// it can never fit the KV budget, `QueueFull` when too many are live, `ShuttingDown` and `EngineFailed` when it cannot be served now.
     pub async fn generate(&self, request: GenerateRequest) -> Result<Generation> {
+        let client = Arc::clone(&request.client);
+        let started = self.start(request).await;
+        started.inspect_err(|error| self.0.meters.refused(&client, error.code().name()))
+    }
+
+    async fn start(&self, request: GenerateRequest) -> Result<Generation> {
         let inner = &self.0;
         inner.check_serving()?;
         let place = inner.place_in_queue()?;
@@ -87,8 +98,20 @@ impl Engine {
         let (sender, events) = event_channel(spec.max_tokens);
         let stopwatch = Stopwatch::start(inner.clock.clone());
         inner.rows.submit(spec, sender)?;
-        let row = LiveRow::new(events, inner.phase.subscribe(), place);
-        Ok(Generation::new(request, placement, row, inner.tokenizer.detokenizer(), stopwatch))
+        let lane = placement.lane.name();
+        let meter = inner.meters.request(lane, &request.client, stopwatch.submitted());
+        let presence = inner.live.enter(&request.id);
+        let row = LiveRow::new(events, inner.phase.subscribe(), presence, place);
+        let detokenizer = inner.tokenizer.detokenizer();
+        Ok(Generation::new(request, placement, row, detokenizer, stopwatch, meter))
+    }
+
+    /// Ends the live request `id` where it is, as [`FinishReason::Cancelled`]; `false` when no such
+    /// request is live.
+    ///
+    /// [`FinishReason::Cancelled`]: super::FinishReason::Cancelled
+    pub fn cancel(&self, id: &str) -> bool {
+        self.0.live.cancel(id)
     }
 
     /// The served model.
@@ -99,6 +122,24 @@ impl Engine {
     /// What the engine does now; never waits for the engine thread.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.0.rows.snapshot()
+    }
+
+    /// What requests came to since start, in Prometheus' text format.
+    pub fn metrics(&self) -> String {
+        let healthy = self.health() == Health::Serving;
+        self.0.meters.text(&self.snapshot(), healthy)
+    }
+
+    /// The clock that everything here goes by.
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// Resolves when the engine no longer takes requests.
+    pub async fn drained(&self) {
+        let serving = |phase: &Phase| *phase == Phase::Serving;
+        // The sender lives in this engine, so the wait cannot fail.
+        let _ = self.0.phase.subscribe().wait_for(|phase| !serving(phase)).await;
     }
 
     /// Whether requests are worth sending.
@@ -145,7 +186,7 @@ impl Inner {
     }
 
     fn place_in_queue(&self) -> Result<OwnedSemaphorePermit> {
-        Arc::clone(&self.live).try_acquire_owned().map_err(|_| self.queue_full())
+        Arc::clone(&self.places).try_acquire_owned().map_err(|_| self.queue_full())
     }
 
     async fn tokenize(&self, prompt: &Prompt) -> Result<Vec<u32>> {

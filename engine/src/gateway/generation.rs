@@ -1,21 +1,24 @@
 //! One live request: tokens come in from its row, text goes out.
 //!
 //! Life: texts in any number (never a part of a stop string, never half a character), then one
-//! finish or one error, then nothing. A stop string ends it early: the row's channel is dropped,
-//! by which the engine thread sees within one step that nobody listens. Dropping the generation
-//! does the same.
+//! finish or one error, then nothing. A stop string and a cancellation end it early: the row's channel
+//! is dropped, by which the engine thread sees within one step that nobody listens. Dropping the
+//! generation does the same.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
+use super::live::Presence;
 use super::placement::Placement;
 use super::request::GenerateRequest;
 use crate::clock::{Clock, Time};
 use crate::error::{Code, Error, Result};
 use crate::output::StopMatcher;
 use crate::scheduler::{self, EventReceiver, Lane, RowEvent, RowUsage};
+use crate::telemetry::RequestMeter;
 use crate::tokenizer::Detokenizer;
 
 /// What a client hears.
@@ -39,6 +42,19 @@ pub enum FinishReason {
     Stop,
     /// As many tokens as allowed were generated.
     Length,
+    /// Somebody asked for its end; what was said so far stands.
+    Cancelled,
+}
+
+impl FinishReason {
+    /// The reason's name in statistics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Cancelled => "cancelled",
+        }
+    }
 }
 
 /// What an answer cost.
@@ -90,6 +106,7 @@ pub struct Generation {
     detokenizer: Detokenizer,
     stops: StopMatcher,
     stopwatch: Stopwatch,
+    meter: RequestMeter,
     /// What the row told of its prompt.
     prefill: Prefill,
     generated_tokens: usize,
@@ -104,6 +121,7 @@ impl Generation {
         row: LiveRow,
         detokenizer: Detokenizer,
         stopwatch: Stopwatch,
+        meter: RequestMeter,
     ) -> Self {
         Self {
             id: request.id,
@@ -112,6 +130,7 @@ impl Generation {
             detokenizer,
             stops: StopMatcher::new(request.stop),
             stopwatch,
+            meter,
             prefill: Prefill::default(),
             generated_tokens: 0,
             ready: VecDeque::new(),
@@ -137,9 +156,14 @@ impl Generation {
             if let Some(event) = self.ready.pop_front() {
                 return Some(Ok(event));
             }
-            let event = self.row.as_mut()?.next().await;
-            if let Err(error) = event.and_then(|event| self.take(event)) {
+            let heard = self.row.as_mut()?.next().await;
+            let taken = heard.and_then(|heard| match heard {
+                Heard::Event(event) => self.take(event),
+                Heard::Cancelled => self.cancel(),
+            });
+            if let Err(error) = taken {
                 self.row = None;
+                self.meter.ended("failed", self.generated_tokens);
                 return Some(Err(error));
             }
         }
@@ -149,6 +173,9 @@ impl Generation {
         match event {
             RowEvent::Prefilled { cached_tokens, queue_ms, prefill_ms } => {
                 self.prefill = Prefill { cached_tokens, queue_ms, prefill_ms };
+                let queue = Duration::from_secs_f64(queue_ms.max(0.0) / 1e3);
+                let prompt_tokens = self.placement.shape.prompt_tokens;
+                self.meter.prefilled(prompt_tokens, cached_tokens, queue);
                 Ok(())
             }
             RowEvent::Token(token) => self.take_token(token),
@@ -159,10 +186,11 @@ impl Generation {
 
     fn take_token(&mut self, token: u32) -> Result<()> {
         self.generated_tokens += 1;
-        self.stopwatch.note_token();
+        let now = self.stopwatch.note_token();
+        self.meter.token(now);
         let text = self.detokenizer.push(token)?;
         if self.deliver(&text) {
-            let usage = self.usage_at_stop_string();
+            let usage = self.usage_at_early_end();
             self.end(FinishReason::Stop, usage);
         }
         Ok(())
@@ -175,14 +203,27 @@ impl Generation {
             // We still listen, so it was not our client who cancelled.
             scheduler::FinishReason::Cancelled => return Err(shutting_down()),
         };
+        let matched = self.flush()?;
+        let usage = self.usage_of_row(usage);
+        self.end(if matched { FinishReason::Stop } else { reason }, usage);
+        Ok(())
+    }
+
+    /// Ends the answer where it is.
+    fn cancel(&mut self) -> Result<()> {
+        let matched = self.flush()?;
+        let usage = self.usage_at_early_end();
+        self.end(if matched { FinishReason::Stop } else { FinishReason::Cancelled }, usage);
+        Ok(())
+    }
+
+    /// Says what was held back; `true` when it completed a stop string.
+    fn flush(&mut self) -> Result<bool> {
         let tail = self.detokenizer.finish()?;
         self.deliver(&tail);
         let held_back = self.stops.finish();
         self.say(held_back);
-        let matched = self.stops.matched().is_some();
-        let usage = self.usage_of_row(usage);
-        self.end(if matched { FinishReason::Stop } else { reason }, usage);
-        Ok(())
+        Ok(self.stops.matched().is_some())
     }
 
     /// Says what of `text` is safe to say; `true` when it completed a stop string.
@@ -200,6 +241,7 @@ impl Generation {
 
     fn end(&mut self, reason: FinishReason, usage: Usage) {
         self.row = None;
+        self.meter.ended(reason.name(), usage.generated_tokens);
         self.ready.push_back(TextEvent::Finished { reason, usage });
     }
 
@@ -210,7 +252,7 @@ impl Generation {
     }
 
     /// The row is dropped before it can tell, so its decoding is timed here.
-    fn usage_at_stop_string(&self) -> Usage {
+    fn usage_at_early_end(&self) -> Usage {
         self.usage(self.prefill, self.generated_tokens, self.stopwatch.since_first_token_ms())
     }
 
@@ -253,6 +295,7 @@ struct Prefill {
 pub(super) struct LiveRow {
     events: EventReceiver,
     phase: watch::Receiver<Phase>,
+    presence: Presence,
     _place: OwnedSemaphorePermit,
 }
 
@@ -260,18 +303,27 @@ impl LiveRow {
     pub(super) fn new(
         events: EventReceiver,
         phase: watch::Receiver<Phase>,
+        presence: Presence,
         place: OwnedSemaphorePermit,
     ) -> Self {
-        Self { events, phase, _place: place }
+        Self { events, phase, presence, _place: place }
     }
 
-    async fn next(&mut self) -> Result<RowEvent> {
+    async fn next(&mut self) -> Result<Heard> {
         tokio::select! {
             biased;
             () = stopped(&mut self.phase) => Err(shutting_down()),
-            event = self.events.recv() => event.ok_or_else(engine_gone),
+            () = self.presence.cancelled() => Ok(Heard::Cancelled),
+            event = self.events.recv() => event.map(Heard::Event).ok_or_else(engine_gone),
         }
     }
+}
+
+/// What happens to a live row.
+enum Heard {
+    Event(RowEvent),
+    /// Somebody asked for its end.
+    Cancelled,
 }
 
 async fn stopped(phase: &mut watch::Receiver<Phase>) {
@@ -302,10 +354,15 @@ impl Stopwatch {
         Self { submitted: clock.now(), clock, first_token: None }
     }
 
-    fn note_token(&mut self) {
-        if self.first_token.is_none() {
-            self.first_token = Some(self.clock.now());
-        }
+    /// When it was submitted.
+    pub(super) fn submitted(&self) -> Time {
+        self.submitted
+    }
+
+    fn note_token(&mut self) -> Time {
+        let now = self.clock.now();
+        self.first_token.get_or_insert(now);
+        now
     }
 
     fn first_token_ms(&self) -> f64 {

@@ -10,6 +10,7 @@ mod card;
 mod driver;
 mod engine;
 mod generation;
+mod live;
 mod placement;
 mod request;
 mod rows;

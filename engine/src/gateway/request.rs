@@ -24,6 +24,8 @@ const TEMPERATURE_MAX: f32 = 1e6;
 pub struct GenerateRequest {
     /// Unique among live requests; the row has the same.
     pub id: String,
+    /// Who asks, for people and statistics.
+    pub client: Arc<str>,
     /// What comes before the answer.
     pub prompt: Prompt,
     /// Tokens to generate at most. Unset means as many as the context holds, as the model's default
@@ -114,6 +116,7 @@ pub(super) fn row(
 /// A request that fits its model, before it has a lane.
 struct Draft {
     id: String,
+    client: Arc<str>,
     priority: Priority,
     prompt: Vec<u32>,
     max_tokens: usize,
@@ -138,6 +141,7 @@ impl Draft {
         };
         Ok(Self {
             id: request.id.clone(),
+            client: Arc::clone(&request.client),
             priority: request.priority,
             max_tokens,
             kv_bytes: card.kv.row_bytes(prompt.len() + max_tokens),
@@ -159,6 +163,7 @@ impl Draft {
         placement.check_shape(&self.shape())?;
         Ok(RowSpec {
             id: self.id,
+            client: self.client,
             lane: placement.lane,
             lane_reasons: placement.reason_texts().into(),
             priority: self.priority,
@@ -260,6 +265,7 @@ mod tests {
     fn request() -> GenerateRequest {
         GenerateRequest {
             id: "r".to_owned(),
+            client: "test".into(),
             prompt: Prompt::Tokens(Vec::new()),
             max_tokens: None,
             priority: Priority::Interactive,

@@ -15,6 +15,7 @@ use crate::scheduler::{Lane, Priority};
 fn request(text: &str, stop: &[&str]) -> GenerateRequest {
     GenerateRequest {
         id: format!("request-{text}"),
+        client: "test".into(),
         prompt: Prompt::Text(text.to_owned()),
         max_tokens: None,
         priority: Priority::Interactive,

@@ -66,6 +66,7 @@ struct BatchStats {
 #[derive(Debug, Clone, Serialize)]
 struct RowStats {
     id: String,
+    client: String,
     state: &'static str,
     lane: &'static str,
     lane_reasons: Vec<String>,
@@ -172,6 +173,7 @@ impl From<&RowSnapshot> for RowStats {
     fn from(row: &RowSnapshot) -> Self {
         Self {
             id: row.id.clone(),
+            client: row.client.to_string(),
             state: row.state,
             lane: row.lane,
             lane_reasons: row.lane_reasons.to_vec(),

@@ -188,6 +188,8 @@ fn choice(content: Content, reason: Option<FinishReason>) -> Choice {
     let finish_reason = reason.map(|reason| match reason {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
+        // OpenAI has no such reason, and any of its own would pass a torn answer for a whole one.
+        FinishReason::Cancelled => "cancelled",
     });
     Choice { index: 0, content, logprobs: None, finish_reason }
 }

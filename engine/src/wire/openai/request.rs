@@ -108,9 +108,10 @@ fn request(
         include_usage: include_usage(fields, stream)?,
         generate: GenerateRequest {
             id: kind.new_id(),
+            // It comes by headers, as the priority does.
+            client: "".into(),
             prompt,
             max_tokens: max_tokens(fields)?,
-            // It comes by a header.
             priority: Priority::default(),
             sampling: sampling(fields, &card.sampling_defaults)?,
             stop: stop_strings(fields)?,

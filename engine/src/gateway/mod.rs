@@ -22,7 +22,9 @@ mod tests;
 pub use card::{ModelCapabilities, ModelCard};
 pub use driver::RowThread;
 pub use engine::{Engine, PLACEMENT_LOG};
-pub use generation::{FinishReason, Generation, TextEvent, Usage};
+pub use generation::{AnswerEvent, FinishReason, Generation, Usage};
 pub use placement::{Ground, Placement, RequestShape, SerialReason, place};
-pub use request::{GenerateRequest, Prompt};
+pub use request::{
+    GenerateRequest, Prompt, Reasoning, ReasoningEffort, ToolChoice, ToolUse, UNNAMED_CLIENT,
+};
 pub use rows::{Health, Rows};

@@ -5,32 +5,31 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 
 use super::body::JsonBody;
-use super::priority::PriorityHeader;
+use super::caller::Caller;
 use super::rejection::Rejection;
 use super::stream;
 use crate::clock;
 use crate::error::Result;
 use crate::gateway::{AnswerEvent, Engine, GenerateRequest, Generation};
 use crate::output::FoldedAnswer;
-use crate::scheduler::Priority;
 use crate::wire::openai::{self, Body, ModelEntry, ModelList, ReplyHead, ReplyRequest};
 
 pub(super) async fn chat_completions(
     State(engine): State<Engine>,
-    PriorityHeader(priority): PriorityHeader,
+    caller: Caller,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Rejection> {
     let request = openai::chat(&body, engine.card())?;
-    reply(&engine, request, priority).await
+    reply(&engine, request, caller).await
 }
 
 pub(super) async fn completions(
     State(engine): State<Engine>,
-    PriorityHeader(priority): PriorityHeader,
+    caller: Caller,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Rejection> {
     let request = openai::completion(&body, engine.card())?;
-    reply(&engine, request, priority).await
+    reply(&engine, request, caller).await
 }
 
 pub(super) async fn models(State(engine): State<Engine>) -> Json<ModelList> {
@@ -55,7 +54,7 @@ fn entry(engine: &Engine) -> ModelEntry {
 async fn reply(
     engine: &Engine,
     request: ReplyRequest,
-    priority: Priority,
+    caller: Caller,
 ) -> Result<Response, Rejection> {
     let head = ReplyHead {
         kind: request.kind,
@@ -64,7 +63,8 @@ async fn reply(
         model: engine.card().id.clone(),
         include_usage: request.include_usage,
     };
-    let generate = GenerateRequest { priority, ..request.generate };
+    let Caller { priority, client } = caller;
+    let generate = GenerateRequest { priority, client, ..request.generate };
     let generation = engine.generate(generate).await?;
     if request.stream {
         Ok(stream::events(head, generation).into_response())

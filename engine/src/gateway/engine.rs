@@ -97,10 +97,10 @@ impl Engine {
         tracing::info!(target: PLACEMENT_LOG, id = spec.id, ?placement, "placed");
         let (sender, events) = event_channel(spec.max_tokens);
         let stopwatch = Stopwatch::start(inner.clock.clone());
+        let presence = inner.live.enter(&request.id);
         inner.rows.submit(spec, sender)?;
         let lane = placement.lane.name();
         let meter = inner.meters.request(lane, &request.client, stopwatch.submitted());
-        let presence = inner.live.enter(&request.id);
         let row = LiveRow::new(events, inner.phase.subscribe(), presence, place);
         let detokenizer = inner.tokenizer.detokenizer();
         Ok(Generation::new(request, placement, row, detokenizer, stopwatch, meter))
@@ -112,6 +112,19 @@ impl Engine {
     /// [`FinishReason::Cancelled`]: super::FinishReason::Cancelled
     pub fn cancel(&self, id: &str) -> bool {
         self.0.live.cancel(id)
+    }
+
+    /// The token ids of the prompt of `request`, as [`Engine::generate`] would run it.
+    ///
+    /// # Errors
+    /// `InvalidRequest` when the chat template refuses it.
+    pub async fn prompt_tokens(&self, request: &GenerateRequest) -> Result<Vec<u32>> {
+        self.0.tokenize(&request.prompt).await
+    }
+
+    /// The tokenizer of the served model.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.0.tokenizer
     }
 
     /// The served model.

@@ -178,7 +178,16 @@ pub(crate) fn engine(rows: Arc<ScriptedRows>) -> Engine {
 
 /// The same under another configuration.
 pub(crate) fn engine_with(rows: Arc<ScriptedRows>, scheduler: SchedulerConfig) -> Engine {
-    Engine::new(card(), tokenizer(), rows, scheduler, Clock::monotonic())
+    engine_at(rows, scheduler, Clock::monotonic())
+}
+
+/// The same under a clock.
+pub(crate) fn engine_at(
+    rows: Arc<ScriptedRows>,
+    scheduler: SchedulerConfig,
+    clock: Clock,
+) -> Engine {
+    Engine::new(card(), tokenizer(), rows, scheduler, clock)
 }
 
 /// The scripted model.

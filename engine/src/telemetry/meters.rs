@@ -12,13 +12,13 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::prometheus_text::encode;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::{Metric, Registry};
+use prometheus_client::registry::Registry;
 
 use super::Snapshot;
 use crate::clock::Time;
@@ -123,14 +123,11 @@ impl Meters {
     /// The name under which `client` is counted.
     fn label(&self, client: &str) -> String {
         let mut clients = self.clients.lock();
-        let own = clients.contains(client) || clients.len() < limits::CLIENT_SERIES_MAX;
-        if !own {
-            return OTHER_CLIENTS.to_owned();
-        }
-        if !clients.contains(client) {
+        if clients.len() < limits::CLIENT_SERIES_MAX {
             clients.insert(client.to_owned());
         }
-        client.to_owned()
+        let own = clients.contains(client);
+        if own { client } else { OTHER_CLIENTS }.to_owned()
     }
 
     fn register_rows(&self, registry: &mut Registry, snapshot: &Snapshot) {
@@ -190,7 +187,7 @@ fn gaps() -> Histogram {
 fn register_engine(registry: &mut Registry, snapshot: &Snapshot, healthy: bool) {
     let (batch, totals, memory) = (&snapshot.batch, &snapshot.totals, &snapshot.memory);
     let mut gauge = |name: &str, help: &str, value: u64| {
-        register(registry, name, help, ConstGauge::new(value));
+        registry.register(name, help, ConstGauge::new(value));
     };
     gauge("healthy", "1 while the engine makes progress or rests", u64::from(healthy));
     gauge("kv_bytes", "KV bytes of the live rows", batch.kv_bytes);
@@ -203,15 +200,11 @@ fn register_engine(registry: &mut Registry, snapshot: &Snapshot, healthy: bool) 
     gauge("memory_cache_bytes", "Bytes kept for reuse", memory.cache_bytes);
     gauge("memory_weights_bytes", "Bytes of the weights", memory.weights_bytes);
     let mut counter = |name: &str, help: &str, value: u64| {
-        register(registry, name, help, ConstCounter::new(value));
+        registry.register(name, help, ConstCounter::new(value));
     };
     counter("decode_steps", "Decode steps", totals.decode_steps);
     counter("prefill_chunks", "Prompt chunks", totals.prefill_chunks);
     counter("joins", "Rows that joined a running batch", totals.joins);
-}
-
-fn register(registry: &mut Registry, name: &str, help: &str, metric: impl Metric + EncodeMetric) {
-    registry.register(name, help, metric);
 }
 
 /// One request's pen on the meters. Dropped without an end, its client left.

@@ -4,8 +4,10 @@
 //! field gets an error naming it and its value; responses are serde types. Nothing here does I/O or
 //! knows a status code.
 
+pub mod anthropic;
 mod fields;
 pub mod openai;
 pub mod stats;
+pub mod tokens;
 
 pub use fields::Fields;

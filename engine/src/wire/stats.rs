@@ -24,6 +24,21 @@ impl From<Health> for HealthBody {
     }
 }
 
+/// That a live request was told to end.
+#[derive(Debug, Clone, Serialize)]
+pub struct CancelledBody {
+    id: String,
+    object: &'static str,
+    cancelled: bool,
+}
+
+impl CancelledBody {
+    /// The request `id` was.
+    pub fn new(id: String) -> Self {
+        Self { id, object: "request", cancelled: true }
+    }
+}
+
 /// What the engine does now.
 #[derive(Debug, Clone, Serialize)]
 pub struct StatsBody {

@@ -4,9 +4,12 @@ mod access;
 mod admission;
 mod bad_input;
 mod client;
+mod identity;
 mod lifecycle;
+mod metrics;
 mod replies;
 mod status;
+mod tokens;
 
 use std::sync::Arc;
 
@@ -16,6 +19,7 @@ use tokio::task::JoinHandle;
 
 use self::client::Client;
 use super::{bind, serve};
+use crate::clock::Clock;
 use crate::config::{SchedulerConfig, ServeConfig};
 use crate::error::Result;
 use crate::gateway::script::{self, ScriptedRows};
@@ -45,9 +49,18 @@ impl Server {
         config: ServeConfig,
         scheduler: SchedulerConfig,
     ) -> Self {
+        Self::start_at(rows, config, scheduler, Clock::monotonic()).await
+    }
+
+    async fn start_at(
+        rows: Arc<ScriptedRows>,
+        config: ServeConfig,
+        scheduler: SchedulerConfig,
+        clock: Clock,
+    ) -> Self {
         let listener = bind("127.0.0.1", 0).await.unwrap();
         let client = Client { address: listener.local_addr().unwrap() };
-        let engine = script::engine_with(Arc::clone(&rows), scheduler);
+        let engine = script::engine_at(Arc::clone(&rows), scheduler, clock);
         let (shutdown, asked) = oneshot::channel();
         let task = tokio::spawn(async move {
             serve(listener, engine, &config, async { drop(asked.await) }).await

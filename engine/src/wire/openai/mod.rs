@@ -8,4 +8,5 @@ mod request;
 pub use error::ErrorBody;
 pub use models::{ModelEntry, ModelList};
 pub use reply::{Body, ReplyHead};
+pub(super) use request::check_model;
 pub use request::{ReplyKind, ReplyRequest, chat, completion};

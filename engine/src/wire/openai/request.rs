@@ -115,7 +115,8 @@ fn request(
     })
 }
 
-fn check_model(fields: &Fields<'_>, card: &ModelCard) -> Result<()> {
+/// Holds the `model` of a request against the served one.
+pub(in crate::wire) fn check_model(fields: &Fields<'_>, card: &ModelCard) -> Result<()> {
     match fields.text("model")? {
         None | Some("" | DEFAULT_MODEL) => Ok(()),
         Some(name) if name == card.id => Ok(()),

@@ -1,0 +1,5 @@
+//! Anthropic's messages.
+
+mod error;
+
+pub use error::{ErrorBody, ErrorKind};

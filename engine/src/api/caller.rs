@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, header};
 
 use super::rejection::Rejection;
 use crate::error::Error;
-use crate::gateway::UNNAMED_CLIENT;
+use crate::gateway::{GenerateRequest, UNNAMED_CLIENT};
 use crate::limits;
 use crate::scheduler::Priority;
 
@@ -25,6 +25,13 @@ pub(super) struct Caller {
     pub(super) priority: Priority,
     /// The client's name.
     pub(super) client: Arc<str>,
+}
+
+impl Caller {
+    /// `request` as this caller makes it.
+    pub(super) fn asks(self, request: GenerateRequest) -> GenerateRequest {
+        GenerateRequest { priority: self.priority, client: self.client, ..request }
+    }
 }
 
 /// The name of the API key that a request came with.

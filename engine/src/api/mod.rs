@@ -7,6 +7,7 @@
 //! A request passes, from the outside in: its dialect, which shapes errors; the guard of hosts and
 //! origins; CORS; the keys; the bound of its body; its handler.
 
+mod answer;
 mod body;
 mod caller;
 mod dialect;
@@ -17,7 +18,6 @@ mod rejection;
 mod requests;
 mod serve;
 mod status;
-mod stream;
 #[cfg(test)]
 mod tests;
 mod tokens;

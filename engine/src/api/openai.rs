@@ -2,17 +2,15 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 
+use super::answer;
 use super::body::JsonBody;
 use super::caller::Caller;
 use super::rejection::Rejection;
-use super::stream;
 use crate::clock;
-use crate::error::Result;
-use crate::gateway::{AnswerEvent, Engine, GenerateRequest, Generation};
-use crate::output::FoldedAnswer;
-use crate::wire::openai::{self, Body, ModelEntry, ModelList, ReplyHead, ReplyRequest};
+use crate::gateway::Engine;
+use crate::wire::openai::{self, Chunks, ModelEntry, ModelList, ReplyHead, ReplyRequest};
 
 pub(super) async fn chat_completions(
     State(engine): State<Engine>,
@@ -63,25 +61,6 @@ async fn reply(
         model: engine.card().id.clone(),
         include_usage: request.include_usage,
     };
-    let Caller { priority, client } = caller;
-    let generate = GenerateRequest { priority, client, ..request.generate };
-    let generation = engine.generate(generate).await?;
-    if request.stream {
-        Ok(stream::events(head, generation).into_response())
-    } else {
-        Ok(Json(whole(&head, generation).await?).into_response())
-    }
-}
-
-/// The same events as a stream has, folded into one answer.
-async fn whole(head: &ReplyHead, mut generation: Generation) -> Result<Body> {
-    let mut answer = FoldedAnswer::default();
-    loop {
-        match generation.next().await.unwrap_or_else(stream::unfinished)? {
-            AnswerEvent::Finished { reason, usage } => {
-                return Ok(head.whole(answer, reason, &usage));
-            }
-            event => answer.extend(event.into_part()),
-        }
-    }
+    let generation = engine.generate(caller.asks(request.generate)).await?;
+    answer::respond(Chunks::new(head), generation, request.stream).await
 }

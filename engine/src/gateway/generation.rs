@@ -207,6 +207,11 @@ impl Generation {
         &self.placement
     }
 
+    /// The stop string that ended the answer, once one did.
+    pub fn matched_stop(&self) -> Option<&str> {
+        self.stops.matched()
+    }
+
     /// The next event; `None` after the finish or the error. Dropping the future loses nothing.
     ///
     /// # Errors

@@ -4,10 +4,12 @@
 //! field gets an error naming it and its value; responses are serde types. Nothing here does I/O or
 //! knows a status code.
 
+mod answer;
 pub mod anthropic;
 mod fields;
 pub mod openai;
 pub mod stats;
 pub mod tokens;
 
+pub use answer::{Ending, Frame, Teller};
 pub use fields::Fields;

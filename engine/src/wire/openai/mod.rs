@@ -1,10 +1,12 @@
 //! OpenAI's chat completions, completions, models and errors.
 
+mod chunks;
 mod error;
 mod models;
 mod reply;
 mod request;
 
+pub use chunks::Chunks;
 pub use error::ErrorBody;
 pub use models::{ModelEntry, ModelList};
 pub use reply::{Body, ReplyHead};

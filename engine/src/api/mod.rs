@@ -8,6 +8,7 @@
 //! origins; CORS; the keys; the bound of its body; its handler.
 
 mod answer;
+mod anthropic;
 mod body;
 mod caller;
 mod dialect;
@@ -90,6 +91,8 @@ fn routes() -> Vec<Route> {
     vec![
         Route::post("/v1/chat/completions", openai::chat_completions),
         Route::post("/v1/completions", openai::completions),
+        Route::post("/v1/messages", anthropic::messages),
+        Route::post("/v1/messages/count_tokens", anthropic::count_tokens),
         Route::get("/v1/models", openai::models),
         Route::get("/v1/models/{*id}", openai::model),
         Route::post("/v1/tokenize", tokens::tokenize),

@@ -5,10 +5,14 @@
 //! knows a status code.
 
 mod answer;
+#[cfg(test)]
+mod answers;
 pub mod anthropic;
+mod conversation;
 mod fields;
 pub mod openai;
 pub mod stats;
+mod timings;
 pub mod tokens;
 
 pub use answer::{Ending, Frame, Teller};

@@ -10,5 +10,5 @@ pub use chunks::Chunks;
 pub use error::ErrorBody;
 pub use models::{ModelEntry, ModelList};
 pub use reply::{Body, ReplyHead};
-pub(super) use request::check_model;
 pub use request::{ReplyKind, ReplyRequest, chat, completion};
+pub(super) use request::{check_model, sampling};

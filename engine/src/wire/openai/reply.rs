@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::request::ReplyKind;
 use crate::gateway::{FinishReason, Usage};
 use crate::output::{AnswerPart, FoldedAnswer, FoldedCall};
+use crate::wire::timings::Timings;
 
 /// What all chunks of one reply share.
 #[derive(Debug, Clone)]
@@ -139,19 +140,6 @@ struct UsageCounts {
 #[derive(Debug, Clone, Serialize)]
 struct PromptDetails {
     cached_tokens: usize,
-}
-
-/// Where it ran and where the time went; an extension of ours that OpenAI's clients ignore.
-#[derive(Debug, Clone, Serialize)]
-struct Timings {
-    lane: &'static str,
-    lane_reasons: Vec<String>,
-    cached_tokens: usize,
-    queue_ms: f64,
-    prefill_ms: f64,
-    first_token_ms: f64,
-    decode_ms: f64,
-    decode_tokens_per_second: f64,
 }
 
 impl ReplyHead {
@@ -287,21 +275,6 @@ impl From<&Usage> for UsageCounts {
             completion_tokens: usage.generated_tokens,
             total_tokens: usage.prompt_tokens + usage.generated_tokens,
             prompt_tokens_details: PromptDetails { cached_tokens: usage.cached_tokens },
-        }
-    }
-}
-
-impl From<&Usage> for Timings {
-    fn from(usage: &Usage) -> Self {
-        Self {
-            lane: usage.lane.name(),
-            lane_reasons: usage.lane_reasons.clone(),
-            cached_tokens: usage.cached_tokens,
-            queue_ms: usage.queue_ms,
-            prefill_ms: usage.prefill_ms,
-            first_token_ms: usage.first_token_ms,
-            decode_ms: usage.decode_ms,
-            decode_tokens_per_second: usage.decode_tokens_per_second(),
         }
     }
 }

@@ -132,7 +132,11 @@ fn max_tokens(fields: &Fields<'_>) -> Result<Option<NonZeroUsize>> {
     Ok(tokens.and_then(NonZeroUsize::new))
 }
 
-fn sampling(fields: &Fields<'_>, defaults: &SamplingParams) -> Result<SamplingParams> {
+/// How tokens are picked, as the request says and else as `defaults` do.
+pub(in crate::wire) fn sampling(
+    fields: &Fields<'_>,
+    defaults: &SamplingParams,
+) -> Result<SamplingParams> {
     let number = |name, range, default: f32| -> Result<f32> {
         Ok(fields.number(name, range)?.map_or(default, |number| number as f32))
     };

@@ -39,6 +39,10 @@ pub const CLEAR_CACHE_STEPS: u64 = 256;
 pub const CLIENT_SERIES_MAX: usize = 64;
 /// Characters of a client's name.
 pub const CLIENT_NAME_CHARS_MAX: usize = 64;
+/// How long a response can be referred to.
+pub const RESPONSES_TTL_MS: u64 = 3_600_000;
+/// Bytes of the responses that can be referred to, together.
+pub const RESPONSES_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The pause between two snapshots of `/stats/stream`.
 pub const STATS_PERIOD_MS: u64 = 250;
 /// Bytes of a request body, by default.

@@ -25,6 +25,8 @@ pub(super) struct Caller {
     pub(super) priority: Priority,
     /// The client's name.
     pub(super) client: Arc<str>,
+    /// The name of its API key, if it came with one.
+    pub(super) key: Option<Arc<str>>,
 }
 
 impl Caller {
@@ -43,9 +45,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Rejection> {
         let priority = priority(&parts.headers)?;
-        let key = parts.extensions.get::<KeyName>();
-        let client = key.map_or_else(|| client_name(&parts.headers), |key| Arc::clone(&key.0));
-        Ok(Self { priority, client })
+        let key = parts.extensions.get::<KeyName>().map(|key| Arc::clone(&key.0));
+        let client = key.clone().unwrap_or_else(|| client_name(&parts.headers));
+        Ok(Self { priority, client, key })
     }
 }
 

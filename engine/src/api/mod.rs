@@ -17,6 +17,7 @@ mod keys;
 mod openai;
 mod rejection;
 mod requests;
+mod responses;
 mod serve;
 mod status;
 #[cfg(test)]
@@ -26,7 +27,7 @@ mod tokens;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
+use axum::extract::{DefaultBodyLimit, FromRef};
 use axum::handler::Handler;
 use axum::middleware;
 use axum::routing::{MethodRouter, delete, get, post};
@@ -38,6 +39,7 @@ use crate::gateway::Engine;
 use self::guard::Guard;
 use self::keys::Keys;
 use self::rejection::Rejection;
+use self::responses::ResponseStore;
 
 pub use keys::check_exposure;
 pub use serve::{bind, serve};
@@ -60,7 +62,27 @@ pub fn router(engine: Engine, config: &ServeConfig) -> Result<Router> {
         .layer(cors)
         .layer(middleware::from_fn_with_state(Arc::new(guard), guard::check))
         .layer(middleware::from_fn(dialect::speak))
-        .with_state(engine))
+        .with_state(Served::new(engine)))
+}
+
+/// What the handlers share.
+#[derive(Debug, Clone)]
+struct Served {
+    engine: Engine,
+    responses: Arc<ResponseStore>,
+}
+
+impl Served {
+    fn new(engine: Engine) -> Self {
+        let responses = Arc::new(ResponseStore::new(engine.clock().clone()));
+        Self { engine, responses }
+    }
+}
+
+impl FromRef<Served> for Engine {
+    fn from_ref(served: &Served) -> Self {
+        served.engine.clone()
+    }
 }
 
 /// A path, a method, and who answers.
@@ -69,19 +91,19 @@ struct Route {
     /// As HTTP writes it.
     #[cfg_attr(not(test), expect(dead_code, reason = "the tests read it"))]
     method: &'static str,
-    handler: MethodRouter<Engine>,
+    handler: MethodRouter<Served>,
 }
 
 impl Route {
-    fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Engine>) -> Self {
+    fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Served>) -> Self {
         Self { path, method: "GET", handler: get(handler) }
     }
 
-    fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Engine>) -> Self {
+    fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Served>) -> Self {
         Self { path, method: "POST", handler: post(handler) }
     }
 
-    fn delete<T: 'static>(path: &'static str, handler: impl Handler<T, Engine>) -> Self {
+    fn delete<T: 'static>(path: &'static str, handler: impl Handler<T, Served>) -> Self {
         Self { path, method: "DELETE", handler: delete(handler) }
     }
 }
@@ -91,6 +113,9 @@ fn routes() -> Vec<Route> {
     vec![
         Route::post("/v1/chat/completions", openai::chat_completions),
         Route::post("/v1/completions", openai::completions),
+        Route::post("/v1/responses", responses::create),
+        Route::get("/v1/responses/{id}", responses::get),
+        Route::delete("/v1/responses/{id}", responses::delete),
         Route::post("/v1/messages", anthropic::messages),
         Route::post("/v1/messages/count_tokens", anthropic::count_tokens),
         Route::get("/v1/models", openai::models),

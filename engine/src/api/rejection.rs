@@ -33,13 +33,15 @@ pub(super) enum Rejection {
     UnknownKey,
     /// No live request has this id.
     NoRequest(String),
+    /// No stored response has this id.
+    NoResponse(String),
 }
 
 impl Rejection {
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::Engine(error) => status_of(error.code()),
-            Self::NoRoute | Self::NoRequest(_) => StatusCode::NOT_FOUND,
+            Self::NoRoute | Self::NoRequest(_) | Self::NoResponse(_) => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::ForeignHost(_) | Self::ForeignOrigin(_) => StatusCode::FORBIDDEN,
@@ -78,7 +80,7 @@ impl Rejection {
         use anthropic::ErrorKind;
         match self {
             Self::Engine(error) => ErrorKind::from(error.code()),
-            Self::NoRoute | Self::NoRequest(_) => ErrorKind::NotFoundError,
+            Self::NoRoute | Self::NoRequest(_) | Self::NoResponse(_) => ErrorKind::NotFoundError,
             Self::MethodNotAllowed => ErrorKind::InvalidRequestError,
             Self::BodyTooLarge => ErrorKind::RequestTooLarge,
             Self::ForeignHost(_) | Self::ForeignOrigin(_) => ErrorKind::PermissionError,
@@ -114,6 +116,9 @@ impl Rejection {
             }
             Self::NoRequest(id) => {
                 ("request_not_found", format!("no live request is called `{id}`"))
+            }
+            Self::NoResponse(id) => {
+                ("response_not_found", format!("no stored response is called `{id}`"))
             }
         }
     }

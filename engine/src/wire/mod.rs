@@ -11,6 +11,7 @@ pub mod anthropic;
 mod conversation;
 mod fields;
 pub mod openai;
+pub mod responses;
 pub mod stats;
 mod timings;
 pub mod tokens;

@@ -39,6 +39,8 @@ pub const CLEAR_CACHE_STEPS: u64 = 256;
 pub const CLIENT_SERIES_MAX: usize = 64;
 /// Characters of a client's name.
 pub const CLIENT_NAME_CHARS_MAX: usize = 64;
+/// Texts that one request may turn into vectors.
+pub const EMBEDDING_INPUTS_MAX: usize = 2048;
 /// How long a response can be referred to.
 pub const RESPONSES_TTL_MS: u64 = 3_600_000;
 /// Bytes of the responses that can be referred to, together.

@@ -12,6 +12,7 @@ mod anthropic;
 mod body;
 mod caller;
 mod dialect;
+mod embeddings;
 mod guard;
 mod keys;
 mod openai;
@@ -118,6 +119,7 @@ fn routes() -> Vec<Route> {
         Route::delete("/v1/responses/{id}", responses::delete),
         Route::post("/v1/messages", anthropic::messages),
         Route::post("/v1/messages/count_tokens", anthropic::count_tokens),
+        Route::post("/v1/embeddings", embeddings::create),
         Route::get("/v1/models", openai::models),
         Route::get("/v1/models/{*id}", openai::model),
         Route::post("/v1/tokenize", tokens::tokenize),

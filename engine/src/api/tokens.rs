@@ -37,7 +37,7 @@ pub(super) async fn detokenize(
 }
 
 /// Runs `work`, which may be long, on a thread that answers nobody meanwhile.
-async fn aside<T: Send + 'static>(
+pub(super) async fn aside<T: Send + 'static>(
     engine: &Engine,
     work: impl FnOnce(&Tokenizer) -> Result<T> + Send + 'static,
 ) -> Result<T> {

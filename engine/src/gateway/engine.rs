@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::card::ModelCard;
 use super::generation::{self, Generation, LiveRow, Phase, Stopwatch};
 use super::live::LiveRequests;
 use super::request::{self, GenerateRequest, Prompt};
-use super::rows::{Health, Rows};
+use super::rows::{EmbedJob, Health, Rows};
 use crate::clock::{self, Clock, Time};
 use crate::config::SchedulerConfig;
 use crate::error::{Code, Error, Result};
@@ -122,6 +122,27 @@ impl Engine {
         self.0.tokenize(&request.prompt).await
     }
 
+    /// The vector of the text of `tokens`, or its first `dimensions` numbers.
+    ///
+    /// # Errors
+    /// `Unsupported` when the model makes none, `InvalidRequest` and `ContextLengthExceeded` when the text
+    /// does not fit the model, `QueueFull` when too many requests are live, `ShuttingDown` and
+    /// `EngineFailed` when it cannot be served now.
+    pub async fn embed(&self, tokens: Vec<u32>, dimensions: Option<usize>) -> Result<Vec<f32>> {
+        let inner = &self.0;
+        inner.check_serving()?;
+        inner.card.embedding_dimensions()?;
+        request::check_input(&tokens, &inner.card)?;
+        let _place = inner.place_in_queue()?;
+        let (reply, vector) = oneshot::channel();
+        inner.rows.embed(EmbedJob { tokens, dimensions, reply })?;
+        tokio::select! {
+            biased;
+            () = inner.stopped() => Err(generation::shutting_down()),
+            vector = vector => vector.unwrap_or_else(|_| Err(generation::engine_gone())),
+        }
+    }
+
     /// The tokenizer of the served model.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.0.tokenizer
@@ -196,6 +217,10 @@ impl Inner {
             Phase::Serving => Ok(()),
             Phase::Draining | Phase::Stopped => Err(generation::shutting_down()),
         }
+    }
+
+    async fn stopped(&self) {
+        generation::stopped(&mut self.phase.subscribe()).await;
     }
 
     fn place_in_queue(&self) -> Result<OwnedSemaphorePermit> {

@@ -391,7 +391,7 @@ enum Heard {
     Cancelled,
 }
 
-async fn stopped(phase: &mut watch::Receiver<Phase>) {
+pub(super) async fn stopped(phase: &mut watch::Receiver<Phase>) {
     if phase.wait_for(|phase| *phase == Phase::Stopped).await.is_err() {
         // The facade was dropped while this request lives on: nobody is left to stop it.
         std::future::pending::<()>().await;
@@ -403,7 +403,8 @@ pub(super) fn shutting_down() -> Error {
     Error::new(Code::ShuttingDown, "the server is shutting down")
 }
 
-fn engine_gone() -> Error {
+/// What a request hears whose row vanished.
+pub(super) fn engine_gone() -> Error {
     Error::new(Code::EngineFailed, "the engine thread dropped the request without ending it")
 }
 

@@ -19,7 +19,7 @@ pub(crate) mod script;
 #[cfg(test)]
 mod tests;
 
-pub use card::{ModelCapabilities, ModelCard};
+pub use card::{Embeddings, ModelCapabilities, ModelCard};
 pub use driver::RowThread;
 pub use engine::{Engine, PLACEMENT_LOG};
 pub use generation::{AnswerEvent, FinishReason, Generation, Usage};
@@ -27,4 +27,4 @@ pub use placement::{Ground, Placement, RequestShape, SerialReason, place};
 pub use request::{
     GenerateRequest, Prompt, Reasoning, ReasoningEffort, ToolChoice, ToolUse, UNNAMED_CLIENT,
 };
-pub use rows::{Health, Rows};
+pub use rows::{EmbedJob, Health, Rows};

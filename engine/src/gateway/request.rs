@@ -190,6 +190,18 @@ fn render(messages: &[Value], tokenizer: &Tokenizer) -> Result<String> {
     template.render(messages, &options)
 }
 
+/// Holds a text that is to become a vector against the model.
+pub(super) fn check_input(tokens: &[u32], card: &ModelCard) -> Result<()> {
+    check_tokens(tokens, card, "input")?;
+    if tokens.len() > card.context_tokens {
+        let (tokens, context) = (tokens.len(), card.context_tokens);
+        let message =
+            format!("the text has {tokens} tokens, and the model's context holds {context}");
+        return Err(Error::new(Code::ContextLengthExceeded, message).with_param("input"));
+    }
+    Ok(())
+}
+
 /// Holds a request with the prompt `tokens` against the model and the budget, places it and makes its
 /// row.
 pub(super) fn row(

@@ -45,8 +45,8 @@ impl Conversation {
 
     /// The assistant calls a tool.
     pub(super) fn call(&mut self, id: &str, name: &str, arguments: Value) {
-        let function = json!({"name": name, "arguments": arguments});
-        let call = json!({"id": id, "type": "function", "function": function});
+        let mut call = json!({"id": id, "type": "function", "function": {"name": name}});
+        call["function"]["arguments"] = arguments;
         let calls =
             self.assistant().entry("tool_calls").or_insert_with(|| Value::Array(Vec::new()));
         if let Value::Array(calls) = calls {

@@ -9,6 +9,7 @@ mod answer;
 mod answers;
 pub mod anthropic;
 mod conversation;
+pub mod embeddings;
 mod fields;
 pub mod openai;
 pub mod responses;

@@ -207,7 +207,7 @@ async fn a_route_answers_its_own_methods_and_no_other() {
 #[tokio::test]
 async fn unknown_paths_and_methods_get_the_error_object_too() {
     let server = server().await;
-    for path in ["/", "/v1", "/v1/chat", "/v1/embeddings", "/..%2f..%2fetc/passwd"] {
+    for path in ["/", "/v1", "/v1/chat", "/v1/embedding", "/..%2f..%2fetc/passwd"] {
         check(&server.client.get(path).await, 404, "not_found", None, "path", path);
     }
     for (method, path) in [("GET", CHAT), ("DELETE", COMPLETIONS), ("POST", "/health")] {

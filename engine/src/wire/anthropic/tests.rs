@@ -168,7 +168,8 @@ fn body(fields: Value) -> Value {
         "model": "claude-sonnet-4-5", "max_tokens": 9,
         "messages": [{"role": "user", "content": "hi"}],
     });
-    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let Value::Object(fields) = fields else { panic!("fields are an object") };
+    body.as_object_mut().unwrap().extend(fields);
     body
 }
 

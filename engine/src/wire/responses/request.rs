@@ -84,7 +84,7 @@ pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<Respo
     openai::check_model(&fields, card)?;
     refuse(&fields)?;
     let (text, text_format) = (echoed(&fields, "text", json!({})), text_format(&fields)?);
-    let (effort, summary) = thinking(&fields)?;
+    let thinking = thinking(&fields)?;
     let sampling = openai::sampling(&fields, &card.sampling_defaults)?;
     let (tools, warnings) = tool_use(&fields)?;
     let conversation = conversation(&fields, past)?;
@@ -98,7 +98,7 @@ pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<Respo
         parallel_tool_calls: tools.parallel,
         previous_response_id: owned("previous_response_id")?,
         prompt_cache_key: owned("prompt_cache_key")?,
-        reasoning: EchoedReasoning { effort: effort.map(|(name, _)| name.to_owned()), summary },
+        reasoning: thinking.echo,
         safety_identifier: owned("safety_identifier")?,
         service_tier: "default",
         store: fields.boolean("store")?.unwrap_or(true),
@@ -111,13 +111,12 @@ pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<Respo
         truncation: "disabled",
         user: owned("user")?,
     };
-    let reasoning = effort.map_or(Reasoning::default(), |(_, reasoning)| reasoning);
     let max_tokens = max_output_tokens.and_then(|tokens| usize::try_from(tokens).ok());
     let generate = GenerateRequest {
         max_tokens: max_tokens.and_then(NonZeroUsize::new),
         sampling,
         tools,
-        reasoning,
+        reasoning: thinking.reasoning,
         ..GenerateRequest::new(new_id("resp"), prompt(&echo, &conversation))
     };
     let stream = fields.boolean("stream")?.unwrap_or(false);
@@ -232,28 +231,33 @@ fn text_format(fields: &Fields<'_>) -> Result<Value> {
     }
 }
 
-/// How much to think, by its name and as the engine takes it; and the kind of summary asked for, though
-/// nothing is summarized here.
-fn thinking<'a>(fields: &Fields<'a>) -> Result<(Option<(&'a str, Reasoning)>, Option<String>)> {
-    let Some(reasoning) = fields.nested("reasoning")? else {
-        return Ok((None, None));
+/// How the model is asked to think.
+#[derive(Default)]
+struct Thinking {
+    reasoning: Reasoning,
+    echo: EchoedReasoning,
+}
+
+/// Summaries may be asked for, though nothing is summarized here.
+fn thinking(fields: &Fields<'_>) -> Result<Thinking> {
+    let Some(asked) = fields.nested("reasoning")? else {
+        return Ok(Thinking::default());
     };
-    let summary = reasoning.text("summary")?;
+    let summary = asked.text("summary")?;
     if summary.is_some_and(|summary| !["auto", "concise", "detailed", "none"].contains(&summary)) {
-        let given = &reasoning.object()["summary"];
+        let given = &asked.object()["summary"];
         return Err(mismatch("reasoning.summary", "`auto`, `concise` or `detailed`", given));
     }
-    let effort = match reasoning.text("effort")? {
-        None => None,
-        Some(name) => {
-            let known = effort(name).ok_or_else(|| {
-                let expected = "one of `none`, `minimal`, `low`, `medium`, `high`, `xhigh`";
-                mismatch("reasoning.effort", expected, &reasoning.object()["effort"])
-            })?;
-            Some((name, known))
-        }
-    };
-    Ok((effort, summary.map(str::to_owned)))
+    let name = asked.text("effort")?;
+    let reasoning = name.map(|name| {
+        effort(name).ok_or_else(|| {
+            let expected = "one of `none`, `minimal`, `low`, `medium`, `high`, `xhigh`";
+            mismatch("reasoning.effort", expected, &asked.object()["effort"])
+        })
+    });
+    let owned = |text: &str| text.to_owned();
+    let echo = EchoedReasoning { effort: name.map(owned), summary: summary.map(owned) };
+    Ok(Thinking { reasoning: reasoning.transpose()?.unwrap_or_default(), echo })
 }
 
 fn effort(name: &str) -> Option<Reasoning> {

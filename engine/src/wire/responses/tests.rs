@@ -8,8 +8,8 @@ use crate::error::{Code, Error, Result};
 use crate::gateway::script::card;
 use crate::gateway::{FinishReason, Prompt, Reasoning, ReasoningEffort, ToolChoice};
 use crate::output::AnswerPart;
+use crate::wire::Frame;
 use crate::wire::answers::{Answer, any_answer, data, ending};
-use crate::wire::{Frame, Teller};
 
 /// One response, `resp_1`, of one item, `msg_1`.
 struct OneResponse;
@@ -35,7 +35,8 @@ impl Past for OneResponse {
 
 fn read(fields: Value) -> Result<ResponseRequest> {
     let mut body = json!({"input": "hi"});
-    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let Value::Object(fields) = fields else { panic!("fields are an object") };
+    body.as_object_mut().unwrap().extend(fields);
     response(&body, &card(), &OneResponse)
 }
 

@@ -45,6 +45,10 @@ pub const EMBEDDING_INPUTS_MAX: usize = 2048;
 pub const RESPONSES_TTL_MS: u64 = 3_600_000;
 /// Bytes of the responses that can be referred to, together.
 pub const RESPONSES_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// How often a stream whose answer has not begun looks for progress.
+pub const PROGRESS_PERIOD_MS: u64 = 1_000;
+/// How long a stream says nothing before it gives a sign of life.
+pub const SILENCE_MS_MAX: u64 = 10_000;
 /// The pause between two snapshots of `/stats/stream`.
 pub const STATS_PERIOD_MS: u64 = 250;
 /// Bytes of a request body, by default.

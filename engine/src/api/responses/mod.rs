@@ -3,6 +3,8 @@
 mod keep;
 mod store;
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderName, HeaderValue};
@@ -25,18 +27,20 @@ pub(super) use store::ResponseStore;
 const WARNING: HeaderName = HeaderName::from_static("x-slipstream-warning");
 
 pub(super) async fn create(
-    State(Served { engine, responses }): State<Served>,
+    State(served): State<Served>,
     caller: Caller,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Rejection> {
+    let Served { engine, responses, .. } = &served;
     let owner = caller.key.clone();
     let past = responses.past_of(owner.clone());
     let request = responses::response(&body, engine.card(), &past)?;
+    let manner = served.manner(&caller, request.stream);
     let generation = engine.generate(caller.asks(request.generate)).await?;
     let (id, model) = (generation.id().to_owned(), engine.card().id.clone());
     let teller = ResponseTeller::new(id, clock::unix_seconds(), model, request.echo);
-    let keeping = Keeping::new(teller, responses, owner, request.conversation);
-    let mut response = answer::respond(keeping, generation, request.stream).await?;
+    let keeping = Keeping::new(teller, Arc::clone(responses), owner, request.conversation);
+    let mut response = answer::respond(engine.clone(), manner, keeping, generation).await?;
     for warning in &request.warnings {
         if let Ok(warning) = HeaderValue::from_str(warning) {
             response.headers_mut().append(WARNING, warning);

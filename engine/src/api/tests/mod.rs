@@ -11,6 +11,7 @@ mod lifecycle;
 mod metrics;
 mod replies;
 mod responses;
+mod silence;
 mod status;
 mod tokens;
 

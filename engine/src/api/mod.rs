@@ -16,6 +16,7 @@ mod embeddings;
 mod guard;
 mod keys;
 mod openai;
+mod openapi;
 mod pulse;
 mod rejection;
 mod requests;
@@ -138,5 +139,6 @@ fn routes() -> Vec<Route> {
         Route::get("/metrics", status::metrics),
         Route::get("/stats", status::stats),
         Route::get("/stats/stream", status::stats_stream),
+        Route::get("/openapi.json", openapi::document),
     ]
 }

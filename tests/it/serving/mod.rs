@@ -4,5 +4,6 @@ mod admission;
 mod agents;
 mod bad_models;
 mod command_line;
+mod dialects;
 mod ends;
 mod kv_schemes;

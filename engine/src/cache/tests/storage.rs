@@ -4,12 +4,19 @@ use proptest::prelude::*;
 
 use super::super::columns::{AffineColumns, Columns};
 use super::super::{KeyValues, Packing};
-use super::{CacheSet, Kind, STATE_BYTES, TOKEN_BYTES, Tokens, Twin};
+use super::{CHOOSING_TOKEN_BYTES, CacheSet, Kind, STATE_BYTES, TOKEN_BYTES, Tokens, Twin};
 use crate::limits::KV_GRANULE_TOKENS;
 use crate::mlx::ops;
 use crate::mlx::{Array, Device};
 
-const KINDS: [Kind; 4] = [Kind::Full, Kind::Rotating(7), Kind::Rotating(300), Kind::Recurrent];
+const KINDS: [Kind; 6] = [
+    Kind::Full,
+    Kind::Rotating(7),
+    Kind::Rotating(300),
+    Kind::Recurrent,
+    Kind::Latent,
+    Kind::Choosing,
+];
 
 /// The widest of their windows.
 const WINDOW: usize = 300;
@@ -75,7 +82,8 @@ proptest! {
 fn a_profile_names_every_layer() {
     let profile = Twin::empty(&KINDS).set.profile(|_| TOKEN_BYTES);
     assert_eq!(profile.layers.len(), KINDS.len());
-    assert_eq!(profile.row_bytes(1), TOKEN_BYTES * (256 + 7 + 256) + STATE_BYTES);
+    let columns = TOKEN_BYTES * (256 + 7 + 256 + 256) + CHOOSING_TOKEN_BYTES * 256;
+    assert_eq!(profile.row_bytes(1), columns + STATE_BYTES);
 }
 
 const PACKING: Packing = Packing { group_size: 32, bits: 4 };

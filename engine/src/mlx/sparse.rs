@@ -4,7 +4,7 @@
 use mlx_rs::Array;
 
 use super::failure;
-use super::ops::{TIME_AXIS, axis_index, slice_axis, zeros};
+use super::ops::{TIME_AXIS, axis_index, scalar, slice_axis, zeros};
 use crate::error::Result;
 
 /// Normalization of the last axis to mean 0 and variance 1, with a learned weight and bias (Ba et al.
@@ -21,8 +21,16 @@ pub fn layer_norm(x: &Array, weight: &Array, bias: &Array, epsilon: f32) -> Resu
 /// # Errors
 /// `EngineFailed` with MLX's text.
 pub fn positive_part(array: &Array) -> Result<Array> {
-    let zero = Array::from_f32(0.0).as_dtype(array.dtype())?;
-    Ok(mlx_rs::ops::maximum(array, zero)?)
+    Ok(mlx_rs::ops::maximum(array, scalar(0.0, array.dtype())?)?)
+}
+
+/// `array` with minus infinity where `kept` is false.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn only_where(kept: &Array, array: &Array) -> Result<Array> {
+    let minus_infinity = scalar(f32::NEG_INFINITY, array.dtype())?;
+    Ok(mlx_rs::ops::select(kept, array, minus_infinity)?)
 }
 
 /// Indices of the `count` largest values of the last axis, in no order.

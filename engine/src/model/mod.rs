@@ -43,4 +43,24 @@ pub trait Model: fmt::Debug {
     /// # Errors
     /// `EngineFailed` with MLX's text.
     fn logits(&self, hidden: &Array) -> Result<Array>;
+
+    /// The layer that drafts, where the checkpoint brought one along and the family knows it.
+    fn prediction_head(&self) -> Option<&dyn PredictionHead> {
+        None
+    }
+}
+
+/// A multi-token-prediction head (DeepSeek-AI 2024, "DeepSeek-V3", section 2.2): from what the model
+/// made of token `t` and from token `t + 1` it predicts token `t + 2`, with caches of its own.
+pub trait PredictionHead: fmt::Debug {
+    /// Its empty caches for one row.
+    fn new_caches(&self) -> CacheSet;
+
+    /// Runs the model's normalized hidden states of some tokens `[B, L, hidden]`, each with the token
+    /// after it `[B, L]`, writing `caches`. What it returns, `[B, L, hidden]`, goes through
+    /// [`Model::logits`], and stands for the model's hidden states when the next token is drafted.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text; `caches` are then unusable.
+    fn hidden(&self, states: &Array, next: &Array, caches: &mut CacheSet) -> Result<Array>;
 }

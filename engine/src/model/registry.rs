@@ -1,9 +1,9 @@
 //! Which architectures there are, by `model_type`.
 
 use super::arch::{
-    gemma, gemma2, gemma3, granite, llama, minicpm, ministral3, olmo3, phi3, qwen2, qwen3, smollm3,
+    gemma, gemma2, gemma3, glm_moe_dsa, glm4_moe_lite, granite, llama, minicpm, ministral3, olmo3,
+    phi3, qwen2, qwen3, smollm3,
 };
-use super::nn::Decoder;
 use super::{Model, ModelConfig};
 use crate::error::{Code, Error, Result};
 use crate::mlx::Weights;
@@ -22,6 +22,8 @@ const FAMILIES: &[Family] = &[
     batched("gemma", |config, weights| boxed(gemma::load(config, weights))),
     batched("gemma2", |config, weights| boxed(gemma2::load(config, weights))),
     batched("gemma3_text", |config, weights| boxed(gemma3::load(config, weights))),
+    batched("glm4_moe_lite", |config, weights| boxed(glm4_moe_lite::load(config, weights))),
+    batched("glm_moe_dsa", |config, weights| boxed(glm_moe_dsa::load(config, weights))),
     batched("granite", |config, weights| boxed(granite::load(config, weights))),
     batched("llama", |config, weights| boxed(llama::load(config, weights))),
     batched("minicpm", |config, weights| boxed(minicpm::load(config, weights))),
@@ -41,8 +43,8 @@ const fn batched(model_type: &'static str, build: Build) -> Family {
     Family { model_type, serial_reason: None, build }
 }
 
-fn boxed(decoder: Result<Decoder>) -> Result<Box<dyn Model>> {
-    Ok(Box::new(decoder?))
+fn boxed<M: Model + 'static>(model: Result<M>) -> Result<Box<dyn Model>> {
+    Ok(Box::new(model?))
 }
 
 impl Family {

@@ -3,6 +3,8 @@
 pub mod gemma;
 pub mod gemma2;
 pub mod gemma3;
+pub mod glm4_moe_lite;
+pub mod glm_moe_dsa;
 pub mod granite;
 pub mod llama;
 pub mod minicpm;

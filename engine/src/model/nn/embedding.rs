@@ -5,8 +5,8 @@ use crate::error::Result;
 use crate::mlx::{Array, Weights, ops};
 use crate::model::ModelConfig;
 
-/// A table of `[vocabulary, hidden]`.
-#[derive(Debug)]
+/// A table of `[vocabulary, hidden]`. A clone shares the table.
+#[derive(Debug, Clone)]
 pub struct Embedding {
     table: Matrix,
     factor: Option<f32>,

@@ -14,7 +14,7 @@ pub struct Linear {
 }
 
 /// A weight `[out, in]`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Matrix {
     /// The transposed view is kept beside the weight, so that a step builds one node less.
     Dense { weight: Array, transposed: Array },
@@ -22,7 +22,7 @@ pub(super) enum Matrix {
     Affine(AffineMatrix),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct AffineMatrix {
     pub(super) packed: Array,
     pub(super) scales: Array,

@@ -4,9 +4,12 @@ mod attend;
 mod attention;
 mod decoder;
 mod embedding;
+mod latent_decoder;
 mod linear;
+mod mla;
 mod mlp;
 mod norm;
+mod prediction;
 mod query_scale;
 mod rope;
 mod spec;
@@ -16,9 +19,15 @@ pub use attention::{
 };
 pub use decoder::{Block, Decoder, DecoderSizes, LogitScale, Residual};
 pub use embedding::Embedding;
+pub use latent_decoder::{LatentBlock, LatentDecoder, LatentDecoderSpec, LatentLayerSpec};
 pub use linear::{Linear, Quantization};
+pub use mla::{
+    Chosen, IndexerSpec, LatentAttention, LatentAttentionSpec, LatentShape, LatentStep,
+    latent_scale,
+};
 pub use mlp::{Activation, Gating, Mlp};
 pub use norm::RmsNorm;
+pub use prediction::PredictionLayer;
 pub use query_scale::QueryScale;
 pub use rope::{BASE_DEFAULT, Rope, RopeOptions, context_tokens, kind as rope_kind};
 pub use spec::{DecoderSpec, HeadSource, LayerSpec, NormPlacement};

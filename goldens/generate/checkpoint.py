@@ -214,6 +214,55 @@ DENSE = {
 }
 CONFIGS.update(DENSE)
 
+# Latent attention. Sizes differ wherever a mix-up would otherwise fit.
+GLM4_MOE_LITE = dict(
+    SMALL,
+    architectures=["Glm4MoeLiteForCausalLM"],
+    model_type="glm4_moe_lite",
+    num_hidden_layers=3,
+    num_key_value_heads=4,
+    moe_intermediate_size=16,
+    n_routed_experts=8,
+    n_shared_experts=1,
+    num_experts_per_tok=3,
+    routed_scaling_factor=1.8,
+    n_group=1,
+    topk_group=1,
+    norm_topk_prob=True,
+    topk_method="noaux_tc",
+    scoring_func="sigmoid",
+    moe_layer_freq=1,
+    first_k_dense_replace=1,
+    q_lora_rank=24,
+    kv_lora_rank=16,
+    qk_nope_head_dim=12,
+    qk_rope_head_dim=4,
+    v_head_dim=20,
+    attention_bias=False,
+    rope_theta=100000.0,
+    rope_scaling=None,
+)
+GLM_MOE_DSA = dict(
+    {name: value for name, value in GLM4_MOE_LITE.items() if not name.startswith("rope_")},
+    architectures=["GlmMoeDsaForCausalLM"],
+    model_type="glm_moe_dsa",
+    n_group=4,
+    topk_group=2,
+    index_n_heads=8,
+    index_head_dim=8,
+    index_topk=12,
+    indexer_rope_interleave=True,
+    rope_parameters=dict(rope_theta=100000.0, rope_type="default"),
+)
+LATENT = {
+    # Without experts all of them run in bf16 on a processor.
+    "glm4-moe-lite-tiny-dense": dict(
+        GLM4_MOE_LITE, num_hidden_layers=2, first_k_dense_replace=2, attention_bias=True
+    ),
+    "glm-moe-dsa-tiny-dense": dict(GLM_MOE_DSA, first_k_dense_replace=3),
+}
+CONFIGS.update(LATENT)
+
 # The default of the quantized checkpoint, and the modules that differ from it.
 QUANTIZATION = dict(group_size=64, bits=4, mode="affine")
 QUANTIZATION_OF = {
@@ -222,7 +271,10 @@ QUANTIZATION_OF = {
 }
 
 # Which weights of a model type are drawn, where the first ones fall into loops.
-SEEDS = {"gemma2": 1, "gemma3_text": 10, "mistral": 3, "olmo3": 1, "smollm3": 2}
+SEEDS = {
+    "gemma2": 1, "gemma3_text": 10, "mistral": 3, "olmo3": 1, "smollm3": 2, "glm4_moe_lite": 2,
+    "glm_moe_dsa": 2,
+}
 
 
 def build(config):
@@ -240,6 +292,15 @@ def build(config):
     model.eval()
     mx.eval(model.parameters())
     return model
+
+
+def mend(model):
+    """Undoes what mlx-lm has otherwise than the models were trained: the norm of index keys adds 1e-6
+    under the root, not the default of MLX's layers."""
+    for layer in model.layers:
+        indexer = getattr(getattr(layer, "self_attn", None), "indexer", None)
+        if indexer is not None:
+            indexer.k_norm.eps = 1e-6
 
 
 def draw(name, shape, config):

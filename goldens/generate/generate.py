@@ -37,7 +37,7 @@ WANTED = {
     # Its batches forget that query heads share key heads.
     "gemma2-tiny": lambda: cases.family(truth="alone"),
     "gemma3-tiny": cases.family,
-    **{name: cases.family for name in checkpoint.DENSE},
+    **{name: cases.family for name in [*checkpoint.DENSE, *checkpoint.LATENT]},
     # Its rope fails on batches.
     "llama-tiny-dynamic": lambda: cases.family(truth="alone"),
 }
@@ -100,6 +100,7 @@ def tiny(directory, name, versions):
 
 def write_cases(directory, name, dtype, wanted, versions):
     model, _ = load_model(directory)
+    checkpoint.mend(model)
     if dtype != "bfloat16":
         kind = getattr(mx, dtype)
         model.update(tree_map(lambda weight: weight.astype(kind), model.parameters()))

@@ -3,6 +3,7 @@
 
 mod dense;
 mod gemma;
+mod glm;
 mod llama;
 mod replay;
 mod rotating;

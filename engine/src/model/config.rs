@@ -66,6 +66,34 @@ impl ModelConfig {
         self.get(name).map(|value| self.as_count(name, value)).transpose()
     }
 
+    /// A whole number from 0 on that may be absent.
+    ///
+    /// # Errors
+    /// `BadModel` when it is there and not a number below 2^31.
+    pub fn optional_natural(&self, name: &str) -> Result<Option<i32>> {
+        match self.get(name) {
+            Some(value) if value.as_i64() == Some(0) => Ok(Some(0)),
+            _ => self.optional_count(name),
+        }
+    }
+
+    /// Refuses another value of a field than the one that its family is proven with; the field may be
+    /// absent.
+    ///
+    /// # Errors
+    /// `BadModel` when it is there and of another value.
+    pub fn check_only(&self, name: &str, proven: &Value) -> Result<()> {
+        let same = |value: &Value| {
+            value == proven || value.as_f64().is_some_and(|number| proven.as_f64() == Some(number))
+        };
+        match self.get(name) {
+            Some(value) if !same(value) => {
+                Err(self.wrong(name, value).with_hint(format!("only {proven} is supported")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A number that must be there.
     ///
     /// # Errors

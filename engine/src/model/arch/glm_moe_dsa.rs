@@ -2,8 +2,9 @@
 //! that drafts. mlx-lm 0.32.2, `glm_moe_dsa.py`; for layers that share another's choice, which it does
 //! not load, and for the drafts: transformers 5.24.0 and mlx-vlm 0.7.10.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::glm4_moe_lite::{check_proven, mixture, mixtures};
 use crate::error::{Code, Error, Result};
 use crate::mlx::Weights;
 use crate::model::ModelConfig;
@@ -23,13 +24,19 @@ const OFFSET: i32 = 2;
 /// # Errors
 /// `BadModel` when a field or tensor is missing or does not fit.
 pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<LatentDecoder> {
+    check_proven(config)?;
+    // transformers turns neighbours whatever this says, mlx-lm does as it says.
+    config.check_only("indexer_rope_interleave", &json!(true))?;
     let shape = LatentShape::of_config(config)?;
     shape.query_latent.ok_or_else(|| config.missing("q_lora_rank"))?;
     let rope = rope(config, shape.turned)?;
     let indexer = indexer(config, &rope)?;
-    let intermediate = config.count("intermediate_size")?;
-    let layer =
-        |chooses: bool| LatentLayerSpec { indexer: chooses.then(|| indexer.clone()), intermediate };
+    let dense = config.optional_natural("first_k_dense_replace")?;
+    let mixtures = mixtures(config, dense.ok_or_else(|| config.missing("first_k_dense_replace"))?)?;
+    let layer = |(chooses, mixture): (bool, _)| {
+        let indexer = chooses.then(|| indexer.clone());
+        LatentLayerSpec { indexer, mixture }
+    };
     let spec = LatentDecoderSpec {
         attention: LatentAttentionSpec {
             shape,
@@ -37,8 +44,9 @@ pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<LatentDecoder
             scale: latent_scale(rope.scaling.as_ref(), shape.query())?,
             rope: Rope::new(&rope)?,
         },
-        layers: choosing_layers(config)?.into_iter().map(layer).collect(),
-        prediction: Some(layer(true)),
+        layers: choosing_layers(config)?.into_iter().zip(mixtures).map(layer).collect(),
+        prediction: Some(layer((true, mixture(config)?))),
+        intermediate: config.count("intermediate_size")?,
         vocabulary: config.count("vocab_size")?,
         epsilon: config.number("rms_norm_eps")?,
     };
@@ -49,10 +57,6 @@ pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<LatentDecoder
 fn rope(config: &ModelConfig, dimensions: i32) -> Result<RopeOptions> {
     let parameters = config.section("rope_parameters")?;
     let parameters = parameters.ok_or_else(|| config.missing("rope_parameters"))?;
-    if !config.flag("indexer_rope_interleave", true)? {
-        // transformers turns neighbours whatever this says, mlx-lm halves.
-        return Err(config.wrong("indexer_rope_interleave", &Value::Bool(false)));
-    }
     Ok(RopeOptions {
         dimensions,
         base: parameters.precise_number("rope_theta")?,
@@ -82,13 +86,14 @@ fn indexer(config: &ModelConfig, rope: &RopeOptions) -> Result<IndexerSpec> {
 /// the first ones (transformers 5.24.0, `GlmMoeDsaConfig`).
 fn choosing_layers(config: &ModelConfig) -> Result<Vec<bool>> {
     let layers = config.count("num_hidden_layers")?;
-    for (field, names) in
-        [("indexer_types", ["full", "shared"]), ("index_topk_pattern", ["F", "S"])]
-    {
+    for (field, read) in [
+        ("indexer_types", listed as fn(&Value) -> Option<Vec<bool>>),
+        ("index_topk_pattern", |kinds| listed(kinds).or_else(|| spelled(kinds))),
+    ] {
         if let Some(kinds) = config.get(field) {
-            let chooses = listed(kinds, names)
+            let chooses = read(kinds)
                 .filter(|chooses| chooses.len() == layers.unsigned_abs() as usize && chooses[0]);
-            let hint = format!("{layers} layers need as many entries, `{}` first", names[0]);
+            let hint = format!("{layers} layers need as many entries, and the first one chooses");
             return chooses.ok_or_else(|| config.wrong(field, kinds).with_hint(hint));
         }
     }
@@ -97,18 +102,24 @@ fn choosing_layers(config: &ModelConfig) -> Result<Vec<bool>> {
     Ok((0..layers).map(|index| (index - offset + 1).max(0) % every == 0).collect())
 }
 
-/// Whether each entry of a list, or letter of a text, is the first or the second of `names`.
-fn listed(kinds: &Value, [chooses, shares]: [&str; 2]) -> Option<Vec<bool>> {
-    let of = |name: &str| match name {
-        name if name == chooses => Some(true),
-        name if name == shares => Some(false),
+/// Whether each entry of a list is `full` or `shared`.
+fn listed(kinds: &Value) -> Option<Vec<bool>> {
+    let chooses = |entry: &Value| match entry.as_str() {
+        Some("full") => Some(true),
+        Some("shared") => Some(false),
         _ => None,
     };
-    match kinds {
-        Value::String(letters) => letters.chars().map(|letter| of(&letter.to_string())).collect(),
-        Value::Array(entries) => entries.iter().map(|entry| entry.as_str().and_then(of)).collect(),
+    kinds.as_array()?.iter().map(chooses).collect()
+}
+
+/// The same in letters.
+fn spelled(kinds: &Value) -> Option<Vec<bool>> {
+    let chooses = |letter| match letter {
+        'F' => Some(true),
+        'S' => Some(false),
         _ => None,
-    }
+    };
+    kinds.as_str()?.chars().map(chooses).collect()
 }
 
 #[cfg(test)]
@@ -135,7 +146,12 @@ mod tests {
             (json!({ "index_topk_freq": 2, "index_skip_topk_offset": 3 }), "FFFSFS"),
             (json!({ "index_topk_freq": 9, "index_skip_topk_offset": 1 }), "FSSSSS"),
             (json!({ "index_topk_pattern": "FSFSSS", "index_topk_freq": 3 }), "FSFSSS"),
-            (json!({ "index_topk_pattern": ["F", "S", "S", "S", "S", "F"] }), "FSSSSF"),
+            (
+                json!({
+                    "index_topk_pattern": ["full", "shared", "shared", "shared", "shared", "full"]
+                }),
+                "FSSSSF",
+            ),
             (
                 json!({
                     "indexer_types": ["full", "shared", "shared", "full", "shared", "full"],
@@ -165,6 +181,8 @@ mod tests {
             (json!({ "indexer_types": ["shared", "full", "full"] }), "indexer_types"),
             (json!({ "indexer_types": ["full", "full", "half"] }), "indexer_types"),
             (json!({ "indexer_types": 3 }), "indexer_types"),
+            (json!({ "indexer_types": "FFF" }), "indexer_types"),
+            (json!({ "indexer_types": [] }), "indexer_types"),
             (json!({ "index_topk_pattern": "FSX" }), "index_topk_pattern"),
             (json!({ "index_topk_pattern": "SFF" }), "index_topk_pattern"),
             (json!({ "index_topk_pattern": "FFFF" }), "index_topk_pattern"),

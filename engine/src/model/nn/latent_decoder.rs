@@ -3,8 +3,8 @@
 //! do not choose.
 
 use super::{
-    Chosen, Embedding, IndexerSpec, LatentAttention, LatentAttentionSpec, LatentStep, Linear, Mlp,
-    PredictionLayer, RmsNorm,
+    Chosen, Embedding, FeedForward, IndexerSpec, LatentAttention, LatentAttentionSpec, LatentStep,
+    Linear, MixtureSpec, Mlp, PredictionLayer, RmsNorm,
 };
 use crate::cache::{CacheSet, LatentCache, LayerCache, OwnedLayer, TokenShape};
 use crate::error::Result;
@@ -20,6 +20,8 @@ pub struct LatentDecoderSpec {
     pub layers: Vec<LatentLayerSpec>,
     /// The block of the prediction layer, taken where the checkpoint has that layer.
     pub prediction: Option<LatentLayerSpec>,
+    /// Width inside feed-forward blocks that are no mixtures.
+    pub intermediate: i32,
     /// Tokens that the embedding knows.
     pub vocabulary: i32,
     /// What the norms of the residual stream add under the root.
@@ -31,8 +33,8 @@ pub struct LatentDecoderSpec {
 pub struct LatentLayerSpec {
     /// How it chooses columns, where it does so itself.
     pub indexer: Option<IndexerSpec>,
-    /// Width inside the feed-forward block.
-    pub intermediate: i32,
+    /// The experts that stand in for the one feed-forward block.
+    pub mixture: Option<MixtureSpec>,
 }
 
 /// A decoder-only transformer with latent attention.
@@ -52,7 +54,7 @@ pub struct LatentBlock {
     attention_norm: RmsNorm,
     attention: LatentAttention,
     mlp_norm: RmsNorm,
-    mlp: Mlp,
+    mlp: FeedForward,
 }
 
 impl LatentDecoderSpec {
@@ -121,7 +123,10 @@ impl LatentDecoderSpec {
                 &self.attention,
                 indexer,
             )?,
-            mlp: Mlp::load(weights, config, &mlp, (hidden, layer.intermediate))?,
+            mlp: match &layer.mixture {
+                None => Mlp::load(weights, config, &mlp, (hidden, self.intermediate))?.into(),
+                Some(mixture) => mixture.load(weights, config, &mlp, hidden)?.into(),
+            },
         })
     }
 }

@@ -4,6 +4,8 @@ mod attend;
 mod attention;
 mod decoder;
 mod embedding;
+mod experts;
+mod feed_forward;
 mod latent_decoder;
 mod linear;
 mod mla;
@@ -12,6 +14,7 @@ mod norm;
 mod prediction;
 mod query_scale;
 mod rope;
+mod router;
 mod spec;
 
 pub use attention::{
@@ -19,6 +22,8 @@ pub use attention::{
 };
 pub use decoder::{Block, Decoder, DecoderSizes, LogitScale, Residual};
 pub use embedding::Embedding;
+pub use experts::{ExpertSizes, Experts, stack_experts};
+pub use feed_forward::{FeedForward, Mixture, MixtureSpec, SharedSpec};
 pub use latent_decoder::{LatentBlock, LatentDecoder, LatentDecoderSpec, LatentLayerSpec};
 pub use linear::{Linear, Quantization};
 pub use mla::{
@@ -30,4 +35,5 @@ pub use norm::RmsNorm;
 pub use prediction::PredictionLayer;
 pub use query_scale::QueryScale;
 pub use rope::{BASE_DEFAULT, Rope, RopeOptions, context_tokens, kind as rope_kind};
+pub use router::{Choice, Router, RouterSpec, Routing, SigmoidRouting};
 pub use spec::{DecoderSpec, HeadSource, LayerSpec, NormPlacement};

@@ -3,9 +3,9 @@
 
 use super::LatentShape;
 use crate::error::{Code, Error, Result};
-use crate::mlx::{Array, Weights, ops};
+use crate::mlx::{Array, Packed, PackedFormat, PackedMode, Weights, ops};
 use crate::model::ModelConfig;
-use crate::model::nn::Quantization;
+use crate::model::nn::linear::load_packed;
 
 /// Weights `[heads, out, in]`.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(super) enum Headwise {
     /// The transposed view is kept beside the weight, so that a step builds one node less.
     Dense { weight: Array, transposed: Array },
     /// Packed along the input axis.
-    Affine { packed: Array, scales: Array, biases: Array, packing: (i32, i32) },
+    Packed(Packed),
 }
 
 impl Headwise {
@@ -33,8 +33,8 @@ impl Headwise {
             return Self::split(weights, &at("kv_b_proj"), shape);
         }
         let LatentShape { heads, latent, plain, value, .. } = *shape;
-        let embedding = Self::load(weights, config, &at("embed_q"), [heads, latent, plain])?;
-        let unembedding = Self::load(weights, config, &at("unembed_out"), [heads, value, latent])?;
+        let embedding = Self::load(weights, config, &at("embed_q"), &[heads, latent, plain])?;
+        let unembedding = Self::load(weights, config, &at("unembed_out"), &[heads, value, latent])?;
         Ok((embedding, unembedding))
     }
 
@@ -42,24 +42,12 @@ impl Headwise {
         weights: &mut Weights,
         config: &ModelConfig,
         path: &str,
-        [heads, outputs, inputs]: [i32; 3],
+        shape: &[i32],
     ) -> Result<Self> {
-        let name = format!("{path}.weight");
-        if !weights.contains(&format!("{path}.scales")) {
-            return Self::dense(weights.take_shaped(&name, &[heads, outputs, inputs])?);
+        match weights.contains(&format!("{path}.scales")) {
+            true => Ok(Self::Packed(load_packed(weights, config, path, shape)?)),
+            false => Self::dense(weights.take_shaped(&format!("{path}.weight"), shape)?),
         }
-        let quantization = Quantization::of_layer(config, path)?.ok_or_else(|| {
-            let message = format!("`{path}` is packed, but the config has no `quantization`");
-            Error::new(Code::BadModel, message)
-        })?;
-        let Quantization { group_size, bits } = quantization;
-        let groups = [heads, outputs, inputs / group_size];
-        Ok(Self::Affine {
-            packed: weights.take_shaped(&name, &[heads, outputs, inputs * bits / 32])?,
-            scales: weights.take_shaped(&format!("{path}.scales"), &groups)?,
-            biases: weights.take_shaped(&format!("{path}.biases"), &groups)?,
-            packing: (group_size, bits),
-        })
     }
 
     /// Rows of `path` are, head by head, those that make a plain key and those that make a value. What
@@ -67,13 +55,21 @@ impl Headwise {
     /// keys change their input axis.
     fn split(weights: &mut Weights, path: &str, shape: &LatentShape) -> Result<(Self, Self)> {
         let LatentShape { heads, latent, plain, value, .. } = *shape;
-        let (rows, packing) = unpacked(weights, path, (heads * (plain + value), latent))?;
+        let (rows, format) = unpacked(weights, path, (heads * (plain + value), latent))?;
         let rows = rows.reshape(&[heads, plain + value, latent])?;
         let keys = ops::slice_axis(&rows, 1, 0, plain)?.swap_axes(-1, -2)?.contiguous()?;
         let values = ops::slice_axis(&rows, 1, plain, plain + value)?.contiguous()?;
-        let pair = match packing {
+        if let Some(PackedFormat { group_size, .. }) =
+            format.filter(|how| plain % how.group_size != 0)
+        {
+            let message = format!(
+                "`{path}` is packed in groups of {group_size}, which keys of {plain} do not divide into"
+            );
+            return Err(Error::new(Code::BadModel, message));
+        }
+        let pair = match format {
             None => (Self::dense(keys)?, Self::dense(values)?),
-            Some(packing) => (Self::packed(&keys, packing)?, Self::packed(&values, packing)?),
+            Some(format) => (Self::packed(&keys, format)?, Self::packed(&values, format)?),
         };
         // Now, so that what they were made from is free before the next block is.
         ops::evaluate(pair.0.arrays().into_iter().chain(pair.1.arrays()))?;
@@ -85,15 +81,17 @@ impl Headwise {
         Ok(Self::Dense { weight, transposed })
     }
 
-    fn packed(weight: &Array, packing: (i32, i32)) -> Result<Self> {
-        let (packed, scales, biases) = ops::quantize(weight, packing)?;
-        Ok(Self::Affine { packed, scales, biases, packing })
+    fn packed(weight: &Array, format: PackedFormat) -> Result<Self> {
+        let (values, scales, biases) = ops::quantize(weight, (format.group_size, format.bits))?;
+        Ok(Self::Packed(Packed { values, scales, biases: Some(biases), format }))
     }
 
     fn arrays(&self) -> Vec<&Array> {
         match self {
             Self::Dense { weight, .. } => vec![weight],
-            Self::Affine { packed, scales, biases, .. } => vec![packed, scales, biases],
+            Self::Packed(Packed { values, scales, biases, .. }) => {
+                [values, scales].into_iter().chain(biases).collect()
+            }
         }
     }
 
@@ -102,7 +100,10 @@ impl Headwise {
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub(super) fn forward(&self, x: &Array) -> Result<Array> {
-        self.multiply(x, true)
+        match self {
+            Self::Dense { transposed, .. } => Ok(x.matmul(transposed)?),
+            Self::Packed(matrices) => matrices.multiply(x),
+        }
     }
 
     /// By the transposed matrices: `[B, heads or 1, L, out]` to `[B, heads, L, in]`.
@@ -110,47 +111,45 @@ impl Headwise {
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub(super) fn backward(&self, x: &Array) -> Result<Array> {
-        self.multiply(x, false)
-    }
-
-    fn multiply(&self, x: &Array, transpose: bool) -> Result<Array> {
         match self {
-            Self::Dense { transposed, .. } if transpose => Ok(x.matmul(transposed)?),
             Self::Dense { weight, .. } => Ok(x.matmul(weight)?),
-            Self::Affine { packed, scales, biases, packing } => {
-                ops::quantized_product(x, (packed, scales, biases), *packing, transpose)
-            }
+            Self::Packed(matrices) => matrices.multiply_transposed(x),
         }
     }
 }
 
-/// The plain values of `path`, and how they were packed: read from their shapes, as the oracle does.
+/// The plain values of `path`, and how they were packed: read from their shapes, as the oracle does,
+/// which knows the affine mode only.
 fn unpacked(
     weights: &mut Weights,
     path: &str,
     (outputs, inputs): (i32, i32),
-) -> Result<(Array, Option<(i32, i32)>)> {
+) -> Result<(Array, Option<PackedFormat>)> {
     let name = format!("{path}.weight");
     if !weights.contains(&format!("{path}.scales")) {
         return Ok((weights.take_shaped(&name, &[outputs, inputs])?, None));
     }
-    let packed = weights.take(&name)?;
+    let values = weights.take(&name)?;
     let scales = weights.take(&format!("{path}.scales"))?;
     let biases = weights.take(&format!("{path}.biases"))?;
-    let bits = packed.dim(-1) * 32 / inputs;
-    let group_size = inputs / scales.dim(-1).max(1);
-    let fits = [&packed, &scales, &biases].iter().all(|array| array.shape()[0] == outputs)
-        && scales.shape() == [outputs, inputs / group_size.max(1)]
-        && packed.shape() == [outputs, inputs * bits / 32]
-        && biases.shape() == scales.shape();
+    let format = PackedFormat {
+        mode: PackedMode::Affine,
+        group_size: inputs / scales.dim(-1).max(1),
+        bits: values.dim(-1) * 32 / inputs,
+    };
+    let groups = [outputs, inputs / format.group_size.max(1)];
+    let fits = values.shape() == [outputs, inputs * format.bits / 32]
+        && scales.shape() == groups
+        && biases.shape() == groups;
     if !fits {
+        let (values, scales) = (values.shape(), scales.shape());
         let message = format!(
-            "tensor `{name}` has shape {:?} and scales {:?}, but the config says [{outputs}, {inputs}]",
-            packed.shape(),
-            scales.shape()
+            "tensor `{name}` has shape {values:?} with scales {scales:?}, which do not unpack to the \
+             config's {:?}",
+            [outputs, inputs]
         );
         return Err(Error::new(Code::BadModel, message));
     }
-    let packing = (group_size, bits);
-    Ok((ops::dequantize(&packed, &scales, &biases, packing)?, Some(packing)))
+    let packed = Packed { values, scales, biases: Some(biases), format };
+    Ok((packed.unpack()?, Some(format)))
 }

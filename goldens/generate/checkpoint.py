@@ -214,6 +214,24 @@ DENSE = {
 }
 CONFIGS.update(DENSE)
 
+# Mixtures of experts; enough of them are chosen that prompts of more than 21 tokens are sorted by expert.
+QWEN3_MOE = dense(
+    "qwen3_moe",
+    num_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=32,
+    decoder_sparse_step=1,
+    mlp_only_layers=[],
+    norm_topk_prob=False,
+)
+MIXTURES = {
+    "qwen3_moe-tiny": dict(
+        QWEN3_MOE, num_hidden_layers=3, mlp_only_layers=[1], norm_topk_prob=True
+    ),
+    "qwen3_moe-tiny-4bit": dict(QWEN3_MOE, hidden_size=64, head_dim=16),
+}
+CONFIGS.update(MIXTURES)
+
 # Latent attention. Sizes differ wherever a mix-up would otherwise fit.
 GLM4_MOE_LITE = dict(
     SMALL,
@@ -248,50 +266,103 @@ GLM_MOE_DSA = dict(
     model_type="glm_moe_dsa",
     n_group=4,
     topk_group=2,
+    # With fewer heads scores tie, and what is chosen then is up to the sort.
     index_n_heads=8,
     index_head_dim=8,
     index_topk=12,
     indexer_rope_interleave=True,
     rope_parameters=dict(rope_theta=100000.0, rope_type="default"),
 )
+# What divides into groups of 32.
+PACKABLE = dict(
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=2,
+    moe_intermediate_size=32,
+    q_lora_rank=32,
+    kv_lora_rank=32,
+    qk_nope_head_dim=32,
+    qk_rope_head_dim=8,
+    v_head_dim=32,
+)
 LATENT = {
-    # Without experts all of them run in bf16 on a processor.
-    "glm4-moe-lite-tiny-dense": dict(
-        GLM4_MOE_LITE, num_hidden_layers=2, first_k_dense_replace=2, attention_bias=True
+    "glm4_moe_lite-tiny": GLM4_MOE_LITE,
+    # Without experts all of it runs in bf16 on a processor.
+    "glm4_moe_lite-tiny-dense": dict(
+        GLM4_MOE_LITE,
+        num_hidden_layers=2,
+        first_k_dense_replace=2,
+        q_lora_rank=None,
+        attention_bias=True,
+        rope_scaling=yarn("deepseek_yarn", mscale=0.7, mscale_all_dim=0.5),
     ),
-    "glm-moe-dsa-tiny-dense": dict(GLM_MOE_DSA, first_k_dense_replace=3),
+    "glm4_moe_lite-tiny-4bit": dict(GLM4_MOE_LITE, **PACKABLE),
+    "glm_moe_dsa-tiny": dict(GLM_MOE_DSA, num_hidden_layers=5, num_nextn_predict_layers=1),
+    "glm_moe_dsa-tiny-dense": dict(GLM_MOE_DSA, num_hidden_layers=2, first_k_dense_replace=2),
+    "glm_moe_dsa-tiny-4bit": dict(GLM_MOE_DSA, **PACKABLE, index_head_dim=32),
 }
 CONFIGS.update(LATENT)
 
-# The default of the quantized checkpoint, and the modules that differ from it.
-QUANTIZATION = dict(group_size=64, bits=4, mode="affine")
-QUANTIZATION_OF = {
-    "model.layers.0.mlp.down_proj": dict(group_size=32, bits=4, mode="affine"),
-    "lm_head": dict(group_size=32, bits=8, mode="affine"),
+# Checkpoints with the tensors of each expert by themselves, as they are published; mlx-lm stacks them.
+UNSTACKED = {"qwen3_moe-tiny", "glm_moe_dsa-tiny"}
+
+# Layers with the two matrices of latent attention in one, as they are published; mlx-lm splits them.
+JOINED = {"glm_moe_dsa-tiny": range(6), "glm_moe_dsa-tiny-4bit": [1]}
+
+
+def affine(bits, group_size):
+    return dict(group_size=group_size, bits=bits, mode="affine")
+
+
+# How a quantized checkpoint packs its modules: in general, and those that differ. Embeddings stay dense
+# where they are not named.
+QUANTIZED = {
+    "llama-tiny-4bit": (
+        affine(4, 64),
+        {"model.layers.0.mlp.down_proj": affine(4, 32), "lm_head": affine(8, 32)},
+    ),
+    # mlx-lm itself gives routers 8 bits.
+    "qwen3_moe-tiny-4bit": (
+        affine(4, 32),
+        {f"model.layers.{layer}.mlp.gate": affine(8, 64) for layer in range(2)},
+    ),
+    "glm4_moe_lite-tiny-4bit": (
+        affine(4, 32),
+        {"model.layers.0.self_attn.embed_q": affine(8, 32), "lm_head": affine(6, 64)},
+    ),
+    "glm_moe_dsa-tiny-4bit": (affine(4, 32), {}),
 }
 
 # Which weights of a model type are drawn, where the first ones fall into loops.
 SEEDS = {
-    "gemma2": 1, "gemma3_text": 10, "mistral": 3, "olmo3": 1, "smollm3": 2, "glm4_moe_lite": 2,
-    "glm_moe_dsa": 2,
+    "gemma2": 1, "gemma3_text": 10, "glm4_moe_lite": 2, "glm_moe_dsa": 2, "mistral": 3, "olmo3": 1,
+    "qwen3_moe": 2, "smollm3": 2,
 }
 
 
 def build(config):
-    """An mlx-lm model of `config` with its weights in bf16."""
+    """An mlx-lm model of `config` with its weights in bf16. Layers that predict come behind the others."""
+    layers = config["num_hidden_layers"] + config.get("num_nextn_predict_layers", 0)
+    config = dict(config, num_hidden_layers=layers)
     model_class, arguments = _get_classes(config)
     model = model_class(arguments.from_dict(copy.deepcopy(config)))
     if config["tie_word_embeddings"] and hasattr(model, "sanitize"):
         # Some families tell a tied head by the tensor that the checkpoint lacks.
         model.sanitize({})
     weights = [
-        (name, mx.array(draw(name, parameter.shape, config)).astype(mx.bfloat16))
+        (name, mx.array(draw(name, parameter.shape, config)).astype(stored_type(name)))
         for name, parameter in tree_flatten(model.parameters())
     ]
     model.update(tree_unflatten(weights))
     model.eval()
     mx.eval(model.parameters())
     return model
+
+
+def stored_type(name):
+    """What mlx-lm does not cast is published in f32."""
+    return mx.float32 if name.endswith("e_score_correction_bias") else mx.bfloat16
 
 
 def mend(model):
@@ -313,7 +384,7 @@ def draw(name, shape, config):
         # its own, it would drown what tells tokens apart.
         is_loud = is_gemma and config["model_type"] != "gemma" and "post_attention" in name
         return 0.3 * normal + np.float32(-0.6 if is_loud else 0.0 if is_gemma else 1.0)
-    if name.endswith(".bias"):
+    if name.endswith((".bias", "e_score_correction_bias")):
         return 0.1 * normal
     if "embed_tokens" in name:
         # Gemma multiplies it by the root of the hidden size.
@@ -322,25 +393,31 @@ def draw(name, shape, config):
     return normal * np.float32(1.7 / np.sqrt(shape[-1]))
 
 
-def quantize(model, config):
-    """Quantizes the modules in place; the embedding stays dense. Returns config.json's entry."""
+def quantize(model, config, general, others):
+    """Quantizes the modules in place; embeddings stay dense unless named. Returns config.json."""
 
     def how(path, module):
-        if not hasattr(module, "to_quantized") or "embed_tokens" in path:
-            return False
-        return QUANTIZATION_OF.get(path, True)
+        if path in others:
+            return others[path]
+        return hasattr(module, "to_quantized") and "embed_tokens" not in path
 
-    nn.quantize(model, **QUANTIZATION, class_predicate=how)
+    nn.quantize(model, **general, class_predicate=how)
     mx.eval(model.parameters())
-    quantization = dict(QUANTIZATION, **QUANTIZATION_OF)
+    quantization = dict(general, **others)
     return dict(config, quantization=quantization, quantization_config=quantization)
 
 
-def write(directory: Path, model, config):
+def write(directory: Path, model, config, name):
     """Writes the checkpoint: config, weights and tokenizer."""
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "config.json", config)
     weights = dict(tree_flatten(model.parameters()))
+    for layer in JOINED.get(name, []):
+        join(weights, f"model.layers.{layer}.self_attn", config)
+    if config.get("num_nextn_predict_layers"):
+        weights.update(prediction(config))
+    if name in UNSTACKED:
+        weights = unstacked(weights)
     mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
     write_json(directory / "tokenizer.json", tokenizer())
     write_json(
@@ -353,6 +430,47 @@ def write(directory: Path, model, config):
             chat_template=CHAT_TEMPLATE,
         ),
     )
+
+
+def unstacked(weights):
+    """The same with `experts.N` for each entry of `switch_mlp`."""
+    apart = {}
+    for name, array in weights.items():
+        if ".switch_mlp." not in name:
+            apart[name] = array
+            continue
+        for expert in range(array.shape[0]):
+            apart[name.replace(".switch_mlp.", f".experts.{expert}.")] = mx.contiguous(array[expert])
+    return apart
+
+
+def join(weights, path, config):
+    """Puts kv_b_proj in the place of embed_q and unembed_out, packed as the config packs."""
+    heads, latent = config["num_attention_heads"], config["kv_lora_rank"]
+    plain, value = config["qk_nope_head_dim"], config["v_head_dim"]
+    keys = draw(f"{path}.embed_q.weight", (heads, latent, plain), config)
+    values = draw(f"{path}.unembed_out.weight", (heads, value, latent), config)
+    rows = np.concatenate([keys.swapaxes(1, 2), values], axis=1).reshape(-1, latent)
+    rows = mx.array(rows).astype(mx.bfloat16)
+    for name in [name for name in weights if name.startswith((f"{path}.embed_q", f"{path}.unembed"))]:
+        del weights[name]
+    parts = [rows]
+    if "quantization" in config:
+        general = {name: config["quantization"][name] for name in ["group_size", "bits"]}
+        parts = mx.quantize(rows, **general)
+    for part, array in zip(["weight", "scales", "biases"], parts):
+        weights[f"{path}.kv_b_proj.{part}"] = array
+
+
+def prediction(config):
+    """The tensors that a layer which predicts has beside those of a block."""
+    path, hidden = f"model.layers.{config['num_hidden_layers']}", config["hidden_size"]
+    shapes = {f"{path}.{name}.weight": (hidden,) for name in ["enorm", "hnorm", "shared_head.norm"]}
+    shapes[f"{path}.eh_proj.weight"] = (hidden, 2 * hidden)
+    return {
+        name: mx.array(draw(name, shape, config)).astype(mx.bfloat16)
+        for name, shape in shapes.items()
+    }
 
 
 def write_json(path: Path, value):

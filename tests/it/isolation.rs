@@ -113,3 +113,17 @@ fn a_rows_logits_do_not_depend_on_its_neighbours_tokens_in_other_dense_families(
         check(checkpoint, 25);
     }
 }
+
+#[test]
+fn a_rows_logits_do_not_depend_on_its_neighbours_tokens_in_mixtures_of_experts() {
+    check("qwen3_moe-tiny-4bit", 50);
+}
+
+/// Prompts lie on both sides of the columns that GLM-5's indexers choose.
+#[test]
+fn a_rows_logits_do_not_depend_on_its_neighbours_tokens_in_latent_attention() {
+    for checkpoint in ["glm4_moe_lite-tiny-4bit", "glm_moe_dsa-tiny-4bit", "glm_moe_dsa-tiny-dense"]
+    {
+        check(checkpoint, 50);
+    }
+}

@@ -108,18 +108,20 @@ pub fn depend(array: &Array, other: &Array) -> Result<Array> {
     }
 }
 
+/// Whether the array's numbers are there.
+#[cfg(test)]
+pub(crate) fn is_computed(array: &Array) -> bool {
+    let mut computed = false;
+    // SAFETY: a live handle, and a place for the answer.
+    let status = unsafe { mlx_sys::_mlx_array_is_available(&raw mut computed, array.as_ptr()) };
+    assert_eq!(status, 0);
+    computed
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::mlx::{Device, ops};
-
-    fn is_computed(array: &Array) -> bool {
-        let mut computed = false;
-        // SAFETY: a live handle, and a place for the answer.
-        let status = unsafe { mlx_sys::_mlx_array_is_available(&raw mut computed, array.as_ptr()) };
-        assert_eq!(status, 0);
-        computed
-    }
 
     #[test]
     fn an_array_that_depends_on_another_is_computed_after_it() {

@@ -5,6 +5,7 @@ mod dense;
 mod gemma;
 mod glm;
 mod llama;
+mod mixture;
 mod replay;
 mod rotating;
 mod sampling;

@@ -3,11 +3,11 @@
 use proptest::prelude::*;
 
 use super::super::columns::{AffineColumns, Columns};
-use super::super::{KeyValues, Packing};
+use super::super::{KeyValues, LatentCache, LatentColumns, OwnedCache, Packing};
 use super::{CHOOSING_TOKEN_BYTES, CacheSet, Kind, STATE_BYTES, TOKEN_BYTES, Tokens, Twin};
 use crate::limits::KV_GRANULE_TOKENS;
-use crate::mlx::ops;
 use crate::mlx::{Array, Device};
+use crate::mlx::{ops, sparse};
 
 const KINDS: [Kind; 6] = [
     Kind::Full,
@@ -193,5 +193,21 @@ proptest! {
             batch.feed(keep.len(), 1, 50.0);
             batch.check();
         }
+    }
+}
+
+/// A layer that attends to everything does not look at its index keys.
+#[test]
+fn whoever_computes_the_latents_has_computed_the_index_keys() {
+    Device::cpu();
+    let mut cache = LatentCache::new(CHOOSING_TOKEN_BYTES);
+    for _ in 0..3 {
+        let column = || Array::from_slice(&[1.0_f32], &[1, 1, 1, 1]).negative().unwrap();
+        let new = LatentColumns::plain(column(), column(), Some(column()));
+        let seen = cache.update(&new).unwrap();
+        let index_keys = cache.arrays()[2].clone();
+        assert!(!sparse::is_computed(&index_keys));
+        ops::evaluate([seen.latents.as_plain().unwrap()]).unwrap();
+        assert!(sparse::is_computed(&index_keys));
     }
 }

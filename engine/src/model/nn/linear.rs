@@ -106,6 +106,7 @@ impl Matrix {
         let name = format!("{path}.weight");
         if !weights.contains(&format!("{path}.scales")) {
             let weight = weights.take_shaped(&name, &[outputs, inputs])?;
+            check_plain(&name, &weight)?;
             let transposed = weight.transpose_axes(&[1, 0])?;
             return Ok(Self::Dense { weight, transposed });
         }
@@ -119,6 +120,18 @@ impl Matrix {
             Self::Packed(matrix) => matrix.multiply(x),
         }
     }
+}
+
+/// Packed numbers whose scales are not MLX's, such as blocks of f8, have a plain weight's shape.
+///
+/// # Errors
+/// `BadModel` when the weight `name` holds no floating-point numbers.
+pub(super) fn check_plain(name: &str, weight: &Array) -> Result<()> {
+    if weight.dtype().is_float() {
+        return Ok(());
+    }
+    let message = format!("tensor `{name}` holds {:?}, not floating-point numbers", weight.dtype());
+    Err(Error::new(Code::BadModel, message))
 }
 
 /// Takes the packed matrix `path.weight`, or a stack of them, that unpacks to `shape`.

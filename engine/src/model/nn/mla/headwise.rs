@@ -5,7 +5,7 @@ use super::LatentShape;
 use crate::error::{Code, Error, Result};
 use crate::mlx::{Array, Packed, PackedFormat, PackedMode, Weights, ops};
 use crate::model::ModelConfig;
-use crate::model::nn::linear::load_packed;
+use crate::model::nn::linear::{check_plain, load_packed};
 
 /// Weights `[heads, out, in]`.
 #[derive(Debug)]
@@ -127,7 +127,9 @@ fn unpacked(
 ) -> Result<(Array, Option<PackedFormat>)> {
     let name = format!("{path}.weight");
     if !weights.contains(&format!("{path}.scales")) {
-        return Ok((weights.take_shaped(&name, &[outputs, inputs])?, None));
+        let weight = weights.take_shaped(&name, &[outputs, inputs])?;
+        check_plain(&name, &weight)?;
+        return Ok((weight, None));
     }
     let values = weights.take(&name)?;
     let scales = weights.take(&format!("{path}.scales"))?;
@@ -152,4 +154,136 @@ fn unpacked(
     }
     let packed = Packed { values, scales, biases: Some(biases), format };
     Ok((packed.unpack()?, Some(format)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::mlx::{Device, Dtype};
+
+    const SHAPE: LatentShape = LatentShape {
+        hidden: 8,
+        heads: 2,
+        query_latent: None,
+        latent: 64,
+        plain: 32,
+        turned: 4,
+        value: 3,
+    };
+    const ROWS: i32 = 2 * (32 + 3);
+
+    fn wave(shape: &[i32], seed: f32) -> Array {
+        let count: i32 = shape.iter().product();
+        let values: Vec<f32> = (0..count).map(|i| (seed + i as f32 * 0.37).sin()).collect();
+        Array::from_slice(&values, shape)
+    }
+
+    fn load(weights: Vec<(&str, Array)>, config: &Value) -> Result<(Headwise, Headwise)> {
+        let named = weights.into_iter().map(|(name, array)| (format!("a.{name}"), array));
+        let config = ModelConfig::from_fields(config.as_object().unwrap().clone());
+        Headwise::load_pair(&mut Weights::of(named), &config, "a", &SHAPE)
+    }
+
+    fn packed(array: &Array, (group_size, bits): (i32, i32)) -> [(&'static str, Array); 3] {
+        let (values, scales, biases) = ops::quantize(array, (group_size, bits)).unwrap();
+        [("weight", values), ("scales", scales), ("biases", biases)]
+    }
+
+    fn joined(rows: &Array, packing: (i32, i32)) -> Vec<(&'static str, Array)> {
+        let names = ["kv_b_proj.weight", "kv_b_proj.scales", "kv_b_proj.biases"];
+        let parts = packed(rows, packing).into_iter().map(|(_, array)| array);
+        names.into_iter().zip(parts).collect()
+    }
+
+    /// What both directions make of some numbers.
+    fn products((embedding, unembedding): &(Headwise, Headwise)) -> [Vec<f32>; 3] {
+        let queries = wave(&[1, 2, 1, SHAPE.plain], 0.2);
+        let latents = wave(&[1, 1, 5, SHAPE.latent], 0.9);
+        [
+            embedding.forward(&queries).unwrap(),
+            embedding.backward(&latents).unwrap(),
+            unembedding.forward(&latents).unwrap(),
+        ]
+        .map(|product| ops::read_f32(&product).unwrap())
+    }
+
+    #[test]
+    fn a_joined_matrix_makes_the_keys_and_values_of_each_head() {
+        Device::cpu();
+        let rows = wave(&[ROWS, SHAPE.latent], 0.4);
+        let latents = wave(&[1, 1, 5, SHAPE.latent], 0.9);
+        // [head][key or value row][token].
+        let all = ops::read_f32(&rows.matmul(latents.reshape(&[5, 64]).unwrap().t()).unwrap());
+        let all = all.unwrap();
+        let part = |rows: std::ops::Range<usize>| {
+            let head = |head: usize| {
+                let all = &all;
+                let rows = rows.clone();
+                let tokens = (0..5).flat_map(move |token| {
+                    rows.clone().map(move |row| all[(head * 35 + row) * 5 + token])
+                });
+                tokens.collect::<Vec<f32>>()
+            };
+            [head(0), head(1)].concat()
+        };
+        let pair = load(vec![("kv_b_proj.weight", rows)], &json!({})).unwrap();
+        let [_, keys, values] = products(&pair);
+        for (got, wanted) in [(keys, part(0..32)), (values, part(32..35))] {
+            assert_eq!(got.len(), wanted.len());
+            // Sums of 64 products below 1.
+            assert!(got.iter().zip(&wanted).all(|(got, wanted)| (got - wanted).abs() < 1e-5));
+        }
+    }
+
+    #[test]
+    fn a_packed_joined_matrix_is_split_and_packed_anew_the_same_way() {
+        Device::cpu();
+        let rows = wave(&[ROWS, SHAPE.latent], 0.4);
+        for packing in [(32, 4), (32, 8)] {
+            let (group_size, bits) = packing;
+            let [(_, values), (_, scales), (_, biases)] = packed(&rows, packing);
+            let plain = ops::dequantize(&values, &scales, &biases, packing).unwrap();
+            let plain = plain.reshape(&[2, 35, 64]).unwrap();
+            let keys = ops::slice_axis(&plain, 1, 0, 32).unwrap().swap_axes(-1, -2).unwrap();
+            let outs = ops::slice_axis(&plain, 1, 32, 35).unwrap();
+            let names = [
+                ["embed_q.weight", "embed_q.scales", "embed_q.biases"],
+                ["unembed_out.weight", "unembed_out.scales", "unembed_out.biases"],
+            ];
+            let split = [keys.contiguous().unwrap(), outs.contiguous().unwrap()];
+            let named = split.iter().zip(names).flat_map(|(array, names)| {
+                names.into_iter().zip(packed(array, packing).map(|(_, array)| array))
+            });
+            let config = json!({ "quantization": { "group_size": group_size, "bits": bits } });
+            let ready = load(named.collect(), &config).unwrap();
+            let made = load(joined(&rows, packing), &json!({})).unwrap();
+            assert_eq!(products(&made), products(&ready), "{packing:?}");
+        }
+    }
+
+    #[test]
+    fn joined_matrices_that_do_not_fit_are_refused_by_name() {
+        Device::cpu();
+        let short = wave(&[ROWS - 1, SHAPE.latent], 0.4);
+        let rows = wave(&[ROWS, SHAPE.latent], 0.4);
+        let mut unbiased = joined(&rows, (32, 4));
+        unbiased.pop();
+        let bytes = rows.as_dtype(Dtype::Uint8).unwrap();
+        let cases = [
+            (vec![("kv_b_proj.weight", short.clone())], "kv_b_proj.weight"),
+            (vec![("kv_b_proj.weight", bytes)], "kv_b_proj.weight"),
+            (joined(&short, (32, 4)), "kv_b_proj.weight"),
+            (joined(&rows, (64, 4)), "groups of 64"),
+            (unbiased, "kv_b_proj.biases"),
+            (vec![("embed_q.weight", rows)], "embed_q.weight"),
+            (Vec::new(), "embed_q.weight"),
+        ];
+        for (weights, named) in cases {
+            let error = load(weights, &json!({})).unwrap_err();
+            assert_eq!(error.code(), Code::BadModel, "{error}");
+            assert!(error.message().contains(named), "{error}");
+        }
+    }
 }

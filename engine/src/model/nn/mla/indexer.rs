@@ -153,3 +153,36 @@ fn scores(queries: &Array, keys: &Array, weights: &Array) -> Result<Array> {
     let products = queries.matmul(keys.swap_axes(-1, -2)?)?;
     Ok(sparse::positive_part(&products)?.multiply(weights)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::*;
+    use crate::mlx::Device;
+
+    /// Keys so small that what is added under the root decides: -1e-3 and 1e-3 have a variance of 1e-6.
+    #[test]
+    fn small_keys_are_normalized_as_the_models_were_trained() {
+        Device::cpu();
+        let numbers = |values: &[f32], shape: &[i32]| Array::from_slice(values, shape);
+        let weights = [
+            ("wq_b.weight", numbers(&[1.0; 4], &[2, 2])),
+            ("wk.weight", numbers(&[1.0, 0.0, 0.0, 1.0], &[2, 2])),
+            ("k_norm.weight", numbers(&[1.0, 1.0], &[2])),
+            ("k_norm.bias", numbers(&[0.0, 0.5], &[2])),
+            ("weights_proj.weight", numbers(&[1.0, 1.0], &[1, 2])),
+        ];
+        let weights = weights.map(|(name, array)| (format!("i.{name}"), array));
+        let spec = IndexerSpec { heads: 1, dimension: 2, chosen: 4, rope: Rope::none() };
+        let config = ModelConfig::from_fields(Map::new());
+        let mut weights = Weights::of(weights);
+        let indexer = Indexer::load(&mut weights, &config, "i", &spec, (2, 2)).unwrap();
+        let x = numbers(&[-1e-3, 1e-3], &[1, 1, 2]);
+        let keys = ops::read_f32(&indexer.keys(&x, &Offset::Shared(0)).unwrap()).unwrap();
+        let normalized = 1.0 / 2.0_f32.sqrt();
+        for (got, wanted) in keys.iter().zip([-normalized, normalized + 0.5]) {
+            assert!((got - wanted).abs() < 1e-3, "{keys:?}");
+        }
+    }
+}

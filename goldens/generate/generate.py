@@ -37,7 +37,7 @@ WANTED = {
     # Its batches forget that query heads share key heads.
     "gemma2-tiny": lambda: cases.family(truth="alone"),
     "gemma3-tiny": cases.family,
-    **{name: cases.family for name in checkpoint.DENSE},
+    **{name: cases.family for name in [*checkpoint.DENSE, *checkpoint.MIXTURES]},
     # Its rope fails on batches.
     "llama-tiny-dynamic": lambda: cases.family(truth="alone"),
 }
@@ -47,6 +47,9 @@ OTHER_DTYPES = {
     # In f16 its sums stop at the greatest number, in f32 its embedding's factor is still bf16's.
     "gemma3-tiny": dict(float16=cases.few, float32=cases.few),
 }
+
+# On the CPU MLX multiplies dense experts in f32 only.
+F32_ONLY = {"qwen3_moe-tiny"}
 
 
 def main():
@@ -88,12 +91,13 @@ def checked_versions(parser):
 def tiny(directory, name, versions):
     config = checkpoint.CONFIGS[name]
     model = checkpoint.build(config)
-    if name.endswith("4bit"):
-        config = checkpoint.quantize(model, config)
-    checkpoint.write(directory, model, config)
+    if name in checkpoint.QUANTIZED:
+        config = checkpoint.quantize(model, config, *checkpoint.QUANTIZED[name])
+    checkpoint.write(directory, model, config, name)
     # From here on the model is what any reader of the files sees.
     wanted = WANTED.get(name, cases.few)
-    write_cases(directory, name, "bfloat16", wanted(), versions)
+    dtype = "float32" if name in F32_ONLY else "bfloat16"
+    write_cases(directory, name, dtype, wanted(), versions)
     for dtype, wanted in OTHER_DTYPES.get(name, {}).items():
         write_cases(directory, name, dtype, wanted(), versions)
 

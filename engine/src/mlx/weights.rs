@@ -27,6 +27,10 @@ const NAMED_TENSORS: usize = 3;
 /// What the names of tensors end in that old checkpoints hold and every model computes itself.
 const COMPUTED: &str = "rotary_emb.inv_freq";
 
+/// Ends of the names of tensors that stay in the type in which they are stored, because mlx-lm 0.32.2's
+/// `cast_predicate`s keep them: the models add them to f32 numbers.
+const KEPT_TYPES: [&str; 1] = ["e_score_correction_bias"];
+
 /// Named arrays of a checkpoint. Layers take what is theirs; nothing is copied, and nothing is read
 /// before [`Weights::read`].
 #[derive(Debug)]
@@ -63,6 +67,12 @@ impl Weights {
         Ok(Self { arrays, taken: Vec::new(), directory: directory.to_owned() })
     }
 
+    /// A checkpoint of arrays that are at hand, for tests.
+    pub fn of(arrays: impl IntoIterator<Item = (String, Array)>) -> Self {
+        let directory = PathBuf::from("memory");
+        Self { arrays: arrays.into_iter().collect(), taken: Vec::new(), directory }
+    }
+
     /// Whether a tensor of that name exists.
     pub fn contains(&self, name: &str) -> bool {
         self.arrays.contains_key(name)
@@ -73,10 +83,12 @@ impl Weights {
     /// # Errors
     /// `BadModel` when it is missing.
     pub fn take(&mut self, name: &str) -> Result<Array> {
-        self.take_optional(name).ok_or_else(|| {
-            let directory = self.directory.display();
-            Error::new(Code::BadModel, format!("tensor `{name}` is missing in `{directory}`"))
-        })
+        self.take_optional(name).ok_or_else(|| self.missing(name))
+    }
+
+    fn missing(&self, name: &str) -> Error {
+        let directory = self.directory.display();
+        Error::new(Code::BadModel, format!("tensor `{name}` is missing in `{directory}`"))
     }
 
     /// Takes the tensor `name` out if it exists.
@@ -84,6 +96,14 @@ impl Weights {
         let array = self.arrays.remove(name)?;
         self.taken.push((name.to_owned(), ops::share(&array)));
         Some(array)
+    }
+
+    /// Takes the tensor `name` out to make others of it, which are [`put`](Self::put) in for it.
+    ///
+    /// # Errors
+    /// `BadModel` when it is missing.
+    pub fn detach(&mut self, name: &str) -> Result<Array> {
+        self.arrays.remove(name).ok_or_else(|| self.missing(name))
     }
 
     /// Leaves out every tensor that `unwanted` says the family has no use for.
@@ -106,13 +126,20 @@ impl Weights {
         ))
     }
 
-    /// Casts every floating-point tensor to `dtype`; packed integers stay.
+    /// Puts `array` in under `name`.
+    pub fn put(&mut self, name: String, array: Array) {
+        self.arrays.insert(name, array);
+    }
+
+    /// Casts floating-point tensors to `dtype`; packed integers stay, and so do the few numbers that
+    /// need their own type.
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub fn cast(&mut self, dtype: Dtype) -> Result<()> {
-        for array in self.arrays.values_mut() {
-            if array.dtype().is_float() && array.dtype() != dtype {
+        for (name, array) in &mut self.arrays {
+            let kept = KEPT_TYPES.iter().any(|end| name.ends_with(end));
+            if !kept && array.dtype().is_float() && array.dtype() != dtype {
                 *array = array.as_dtype(dtype)?;
             }
         }

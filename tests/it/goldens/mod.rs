@@ -4,6 +4,7 @@
 mod dense;
 mod gemma;
 mod llama;
+mod mixture;
 mod replay;
 mod rotating;
 mod sampling;

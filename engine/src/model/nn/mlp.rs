@@ -2,11 +2,11 @@
 
 use super::Linear;
 use crate::error::Result;
-use crate::mlx::{Array, Weights, fused, ops};
+use crate::mlx::{Array, Weights, experts, fused, ops};
 use crate::model::ModelConfig;
 
 /// What the gate goes through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
     /// `x * sigmoid(x)`.
     Silu,
@@ -14,15 +14,23 @@ pub enum Activation {
     Gelu,
     /// The same with tanh for Phi.
     GeluTanh,
+    /// SiLU within bounds, with one added to what it gates: see [`experts::clipped_swiglu`].
+    ClippedSilu {
+        /// What the sigmoid's input is multiplied by.
+        alpha: f32,
+        /// Where gate and value are cut.
+        limit: f32,
+    },
 }
 
 impl Activation {
     /// `activation(gate) * up`.
-    fn forward(self, gate: &Array, up: &Array) -> Result<Array> {
+    pub(super) fn gate(self, gate: &Array, up: &Array) -> Result<Array> {
         match self {
             Self::Silu => fused::gated_silu(gate, up),
             Self::Gelu => Ok(ops::gelu(gate)?.multiply(up)?),
             Self::GeluTanh => fused::gated_gelu_tanh(gate, up),
+            Self::ClippedSilu { alpha, limit } => experts::clipped_swiglu(gate, up, (alpha, limit)),
         }
     }
 }
@@ -99,7 +107,7 @@ impl Mlp {
     /// `EngineFailed` with MLX's text.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         let (gate, up) = self.input.forward(x)?;
-        self.down.forward(&self.activation.forward(&gate, &up)?)
+        self.down.forward(&self.activation.gate(&gate, &up)?)
     }
 }
 

@@ -18,7 +18,7 @@ pub use decoder::{Block, Decoder, DecoderSizes, LogitScale, Residual};
 pub use embedding::Embedding;
 pub use linear::{Linear, Quantization};
 pub use mlp::{Activation, Gating, Mlp};
-pub use norm::RmsNorm;
+pub use norm::{NormWeights, RmsNorm};
 pub use query_scale::QueryScale;
 pub use rope::{BASE_DEFAULT, Rope, RopeOptions, context_tokens, kind as rope_kind};
 pub use spec::{DecoderSpec, HeadSource, LayerSpec, NormPlacement};

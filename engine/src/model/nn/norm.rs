@@ -10,6 +10,16 @@ pub struct RmsNorm {
     epsilon: f32,
 }
 
+/// How a checkpoint stores the weights of norms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormWeights {
+    /// As they are.
+    Plain,
+    /// How far each is from 1, as Gemma's do. mlx-lm 0.32.2 adds the 1 in every call
+    /// (`gemma.RMSNorm`); the sum's bits are the same.
+    AroundOne,
+}
+
 impl RmsNorm {
     /// Takes `path.weight` of shape `[dimensions]`.
     ///
@@ -20,19 +30,21 @@ impl RmsNorm {
         Ok(Self { weight, epsilon })
     }
 
-    /// The same where the checkpoint stores how far each weight is from 1, as Gemma's do. mlx-lm 0.32.2
-    /// adds the 1 in every call (`gemma.RMSNorm`); the sum's bits are the same.
+    /// The same for weights that the checkpoint stores as `form` says.
     ///
     /// # Errors
     /// `BadModel` when it is missing or of another shape.
-    pub fn load_around_one(
+    pub fn load_as(
+        form: NormWeights,
         weights: &mut Weights,
         path: &str,
-        dimensions: i32,
-        epsilon: f32,
+        (dimensions, epsilon): (i32, f32),
     ) -> Result<Self> {
         let Self { weight, epsilon } = Self::load(weights, path, dimensions, epsilon)?;
-        Ok(Self { weight: ops::shift(&weight, 1.0)?, epsilon })
+        match form {
+            NormWeights::Plain => Ok(Self { weight, epsilon }),
+            NormWeights::AroundOne => Ok(Self { weight: ops::shift(&weight, 1.0)?, epsilon }),
+        }
     }
 
     /// Normalizes the last axis of `x`.

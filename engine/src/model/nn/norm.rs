@@ -3,10 +3,11 @@
 use crate::error::Result;
 use crate::mlx::{Array, Weights, ops};
 
-/// Root-mean-square normalization (Zhang and Sennrich 2019) with a learned weight.
+/// Root-mean-square normalization (Zhang and Sennrich 2019).
 #[derive(Debug)]
 pub struct RmsNorm {
-    weight: Array,
+    /// What the result is multiplied by, if by anything.
+    weight: Option<Array>,
     epsilon: f32,
 }
 
@@ -26,8 +27,7 @@ impl RmsNorm {
     /// # Errors
     /// `BadModel` when it is missing or of another shape.
     pub fn load(weights: &mut Weights, path: &str, dimensions: i32, epsilon: f32) -> Result<Self> {
-        let weight = weights.take_shaped(&format!("{path}.weight"), &[dimensions])?;
-        Ok(Self { weight, epsilon })
+        Self::load_as(NormWeights::Plain, weights, path, (dimensions, epsilon))
     }
 
     /// The same for weights that the checkpoint stores as `form` says.
@@ -40,11 +40,22 @@ impl RmsNorm {
         path: &str,
         (dimensions, epsilon): (i32, f32),
     ) -> Result<Self> {
-        let Self { weight, epsilon } = Self::load(weights, path, dimensions, epsilon)?;
-        match form {
-            NormWeights::Plain => Ok(Self { weight, epsilon }),
-            NormWeights::AroundOne => Ok(Self { weight: ops::shift(&weight, 1.0)?, epsilon }),
-        }
+        let weight = weights.take_shaped(&format!("{path}.weight"), &[dimensions])?;
+        let weight = match form {
+            NormWeights::Plain => weight,
+            NormWeights::AroundOne => ops::shift(&weight, 1.0)?,
+        };
+        Ok(Self { weight: Some(weight), epsilon })
+    }
+
+    /// Normalization alone, without weights.
+    pub fn unweighted(epsilon: f32) -> Self {
+        Self { weight: None, epsilon }
+    }
+
+    /// Normalization that then multiplies by `weight`.
+    pub fn of_weight(weight: Array, epsilon: f32) -> Self {
+        Self { weight: Some(weight), epsilon }
     }
 
     /// Normalizes the last axis of `x`.
@@ -52,6 +63,6 @@ impl RmsNorm {
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub fn forward(&self, x: &Array) -> Result<Array> {
-        ops::rms_norm(x, &self.weight, self.epsilon)
+        ops::rms_norm(x, self.weight.as_ref(), self.epsilon)
     }
 }

@@ -209,7 +209,8 @@ impl DecoderSpec {
         };
         let mut norms = |span| -> Result<HeadNorms> {
             let query = norm("q_norm", span, shape.heads)?;
-            Ok(HeadNorms { query, key: norm("k_norm", span, shape.kv_heads)?, span })
+            let key = Some(norm("k_norm", span, shape.kv_heads)?);
+            Ok(HeadNorms { query, key, value: None, span })
         };
         Ok(AttentionOptions {
             scale: layer.scale.unwrap_or(plain.scale),

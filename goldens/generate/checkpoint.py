@@ -129,6 +129,84 @@ CONFIGS = {
     ),
 }
 
+# Gemma 4's text part in each shape, with heads wide enough for groups of 32 quantized values.
+GEMMA4_TEXT = dict(
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=32,
+    global_head_dim=64,
+    rms_norm_eps=1e-6,
+    vocab_size=VOCAB,
+    vocab_size_per_layer_input=VOCAB,
+    max_position_embeddings=4096,
+    rope_parameters=dict(
+        full_attention=dict(
+            partial_rotary_factor=0.25, rope_theta=50000.0, rope_type="proportional"
+        ),
+        sliding_attention=dict(rope_theta=1000.0, rope_type="default"),
+    ),
+    layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+    sliding_window=8,
+    num_kv_shared_layers=0,
+    hidden_size_per_layer_input=0,
+    attention_k_eq_v=True,
+    num_global_key_value_heads=1,
+    final_logit_softcapping=4.0,
+    use_double_wide_mlp=False,
+    enable_moe_block=False,
+    hidden_activation="gelu_pytorch_tanh",
+    use_bidirectional_attention="vision",
+    tie_word_embeddings=True,
+)
+
+
+def gemma4(model_type, **text):
+    return dict(
+        architectures=["Gemma4ForConditionalGeneration"],
+        model_type=model_type,
+        text_config=dict(GEMMA4_TEXT, model_type="gemma4_text", **text),
+        vocab_size=VOCAB,
+        tie_word_embeddings=True,
+        torch_dtype="bfloat16",
+        bos_token_id=256,
+        eos_token_id=[257, 259],
+    )
+
+
+# Layers 3, 4 and 5 attend to the columns of layers 1, 1 and 2.
+GEMMA4_E4B = gemma4(
+    "gemma4",
+    num_hidden_layers=6,
+    layer_types=GEMMA4_TEXT["layer_types"] * 2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    attention_k_eq_v=False,
+    num_global_key_value_heads=None,
+    num_kv_shared_layers=3,
+    hidden_size_per_layer_input=8,
+    use_double_wide_mlp=True,
+)
+
+CONFIGS.update({
+    "gemma4-12b-tiny": gemma4("gemma4_unified"),
+    "gemma4-e4b-tiny": GEMMA4_E4B,
+    # Text alone, with a head of its own and no cap.
+    "gemma4-text-tiny": dict(
+        GEMMA4_TEXT,
+        architectures=["Gemma4ForCausalLM"],
+        model_type="gemma4_text",
+        num_hidden_layers=2,
+        layer_types=GEMMA4_TEXT["layer_types"][1:],
+        final_logit_softcapping=None,
+        tie_word_embeddings=False,
+        bos_token_id=256,
+        eos_token_id=[257, 259],
+    ),
+})
+
 # Two layers of each further family, narrow.
 SMALL = dict(
     LLAMA,
@@ -214,6 +292,9 @@ DENSE = {
 }
 CONFIGS.update(DENSE)
 
+# These are written in Hugging Face's layout, the other ones in MLX's.
+ON_HUB = ["gemma4-e4b-tiny"]
+
 # The default of the quantized checkpoint, and the modules that differ from it.
 QUANTIZATION = dict(group_size=64, bits=4, mode="affine")
 QUANTIZATION_OF = {
@@ -222,7 +303,9 @@ QUANTIZATION_OF = {
 }
 
 # Which weights of a model type are drawn, where the first ones fall into loops.
-SEEDS = {"gemma2": 1, "gemma3_text": 10, "mistral": 3, "olmo3": 1, "smollm3": 2}
+SEEDS = {
+    "gemma2": 1, "gemma3_text": 10, "gemma4": 1, "mistral": 3, "olmo3": 1, "smollm3": 2,
+}
 
 
 def build(config):
@@ -243,10 +326,14 @@ def build(config):
 
 
 def draw(name, shape, config):
+    is_gemma4 = config["model_type"].startswith("gemma4")
     is_gemma = config["model_type"].startswith("gemma")
     seeded = f"slipstream{SEEDS.get(config['model_type'], '')}:{name}"
     seed = int.from_bytes(hashlib.sha256(seeded.encode()).digest()[:8], "little")
     normal = np.random.Generator(np.random.PCG64(seed)).standard_normal(shape).astype(np.float32)
+    if is_gemma4 and ("norm" in name or name.endswith("scalar") or name.endswith("scale")):
+        # Of mean 0, the last norm keeps the tied head from echoing its input.
+        return 0.3 * normal + np.float32(0.0 if name.endswith("model.norm.weight") else 1.0)
     if name.endswith("norm.weight"):
         # Gemma's checkpoints hold how far the weights are from 1. Where attention's result has a norm of
         # its own, it would drown what tells tokens apart.
@@ -280,6 +367,8 @@ def write(directory: Path, model, config):
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "config.json", config)
     weights = dict(tree_flatten(model.parameters()))
+    if directory.name in ON_HUB:
+        weights = as_on_hub(weights, config["text_config"])
     mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
     write_json(directory / "tokenizer.json", tokenizer())
     write_json(
@@ -292,6 +381,23 @@ def write(directory: Path, model, config):
             chat_template=CHAT_TEMPLATE,
         ),
     )
+
+
+def as_on_hub(weights, text):
+    """Gemma 4's tensors as Hugging Face has them: under other names, with towers, and with keys and
+    values of layers that do not use them."""
+    prefix = "language_model.model."
+    names = {name: "model.language_model." + name.removeprefix(prefix) for name in weights}
+    weights = {names[name]: weight for name, weight in weights.items()}
+    first_shared = text["num_hidden_layers"] - text["num_kv_shared_layers"]
+    for layer in range(first_shared, text["num_hidden_layers"]):
+        for name in ["k_proj", "v_proj", "k_norm"]:
+            unused = f"model.language_model.layers.{layer}.self_attn.{name}.weight"
+            weights[unused] = mx.full((32, 32), 3.0, mx.bfloat16)
+    for tower in ["vision_tower.encoder", "audio_tower.encoder", "embed_vision", "embed_audio"]:
+        weights[f"model.{tower}.linear.weight"] = mx.full((8, 8), 3.0, mx.bfloat16)
+        weights[f"model.{tower}.linear.input_max"] = mx.array(3.0, mx.bfloat16)
+    return weights
 
 
 def write_json(path: Path, value):

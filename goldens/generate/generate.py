@@ -37,6 +37,9 @@ WANTED = {
     # Its batches forget that query heads share key heads.
     "gemma2-tiny": lambda: cases.family(truth="alone"),
     "gemma3-tiny": cases.family,
+    "gemma4-12b-tiny": lambda: cases.family() + cases.crossing() + cases.quantized_full_layer(2),
+    "gemma4-e4b-tiny": lambda: cases.family() + cases.crossing(),
+    "gemma4-text-tiny": cases.few,
     **{name: cases.family for name in checkpoint.DENSE},
     # Its rope fails on batches.
     "llama-tiny-dynamic": lambda: cases.family(truth="alone"),

@@ -3,6 +3,7 @@
 
 mod dense;
 mod gemma;
+mod gemma4;
 mod llama;
 mod replay;
 mod rotating;

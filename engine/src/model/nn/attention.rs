@@ -84,16 +84,25 @@ impl AttentionShape {
         let heads = config.count("num_attention_heads")?;
         let kv_heads = config.optional_count("num_key_value_heads")?.unwrap_or(heads);
         let head_dimension = config.optional_count("head_dim")?;
-        if heads % kv_heads != 0 {
-            let message = format!("{heads} query heads cannot share {kv_heads} key heads evenly");
-            return Err(Error::new(Code::BadModel, message));
-        }
         if head_dimension.is_none() && hidden % heads != 0 {
             let message = format!("a hidden size of {hidden} does not divide into {heads} heads");
             return Err(Error::new(Code::BadModel, message));
         }
         let head_dimension = head_dimension.unwrap_or(hidden / heads);
-        Ok(Self { hidden, heads, kv_heads, head_dimension })
+        Self { hidden, heads, kv_heads, head_dimension }.checked()
+    }
+
+    /// The same, if its query heads share its key heads evenly.
+    ///
+    /// # Errors
+    /// `BadModel` when they do not.
+    pub fn checked(self) -> Result<Self> {
+        let Self { heads, kv_heads, .. } = self;
+        if heads % kv_heads == 0 {
+            return Ok(self);
+        }
+        let message = format!("{heads} query heads cannot share {kv_heads} key heads evenly");
+        Err(Error::new(Code::BadModel, message))
     }
 }
 

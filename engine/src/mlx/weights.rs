@@ -17,6 +17,10 @@ const INDEX_FILE: &str = "model.safetensors.index.json";
 const SINGLE_FILE: &str = "model.safetensors";
 const HEADER_BYTES_MAX: u64 = 100 * 1024 * 1024;
 
+/// Ends of the names of tensors that stay in the type in which they are stored, because mlx-lm 0.32.2's
+/// `cast_predicate`s keep them: the models add them to f32 numbers.
+const KEPT_TYPES: [&str; 1] = ["e_score_correction_bias"];
+
 /// Named arrays of a checkpoint. Layers take what is theirs; nothing is copied.
 #[derive(Debug)]
 pub struct Weights {
@@ -38,6 +42,11 @@ impl Weights {
             })?);
         }
         Ok(Self { arrays, directory: directory.to_owned() })
+    }
+
+    /// A checkpoint of arrays that are at hand, for tests.
+    pub fn of(arrays: impl IntoIterator<Item = (String, Array)>) -> Self {
+        Self { arrays: arrays.into_iter().collect(), directory: PathBuf::from("memory") }
     }
 
     /// Whether a tensor of that name exists.
@@ -92,13 +101,20 @@ impl Weights {
         Ok(())
     }
 
-    /// Casts every floating-point tensor to `dtype`; packed integers stay.
+    /// Puts `array` in under `name`.
+    pub fn put(&mut self, name: String, array: Array) {
+        self.arrays.insert(name, array);
+    }
+
+    /// Casts floating-point tensors to `dtype`; packed integers stay, and so do the few numbers that
+    /// need their own type.
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub fn cast(&mut self, dtype: Dtype) -> Result<()> {
-        for array in self.arrays.values_mut() {
-            if array.dtype().is_float() && array.dtype() != dtype {
+        for (name, array) in &mut self.arrays {
+            let kept = KEPT_TYPES.iter().any(|end| name.ends_with(end));
+            if !kept && array.dtype().is_float() && array.dtype() != dtype {
                 *array = array.as_dtype(dtype)?;
             }
         }

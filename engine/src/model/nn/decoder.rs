@@ -1,7 +1,7 @@
 //! The stack that most families are: an embedding, blocks of attention and feed-forward around a
 //! residual stream, a norm, a head. What differs between them is in the parts.
 
-use super::{Attention, AttentionShape, Embedding, Linear, Mlp, RmsNorm};
+use super::{Attention, AttentionShape, Embedding, FeedForward, Linear, RmsNorm};
 use crate::cache::{
     CacheSet, FullCache, LayerCache, LayerSlot, Positions, RotatingCache, TokenShape, Window,
 };
@@ -51,7 +51,7 @@ pub struct Block {
     /// Before the feed-forward block.
     pub mlp_norm: Option<RmsNorm>,
     /// The feed-forward block.
-    pub mlp: Mlp,
+    pub mlp: FeedForward,
     /// After the feed-forward block, before the sum.
     pub fed_norm: Option<RmsNorm>,
     /// How sums are taken.

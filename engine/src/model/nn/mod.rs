@@ -4,11 +4,14 @@ mod attend;
 mod attention;
 mod decoder;
 mod embedding;
+mod experts;
+mod feed_forward;
 mod linear;
 mod mlp;
 mod norm;
 mod query_scale;
 mod rope;
+mod router;
 mod spec;
 
 pub use attention::{
@@ -16,9 +19,12 @@ pub use attention::{
 };
 pub use decoder::{Block, Decoder, DecoderSizes, LogitScale, Residual};
 pub use embedding::Embedding;
+pub use experts::{ExpertSizes, Experts, stack_experts};
+pub use feed_forward::{FeedForward, Mixture, MixtureSpec, SharedSpec};
 pub use linear::{Linear, Quantization};
 pub use mlp::{Activation, Gating, Mlp};
 pub use norm::{NormWeights, RmsNorm};
 pub use query_scale::QueryScale;
 pub use rope::{BASE_DEFAULT, Rope, RopeOptions, context_tokens, kind as rope_kind};
+pub use router::{Choice, Router, RouterSpec, Routing, SigmoidRouting};
 pub use spec::{DecoderSpec, HeadSource, LayerSpec, NormPlacement};

@@ -22,6 +22,11 @@ pub enum NormWeights {
 }
 
 impl RmsNorm {
+    /// With a weight `[dimensions]` that is at hand.
+    pub fn of_weight(weight: Array, epsilon: f32) -> Self {
+        Self { weight: Some(weight), epsilon }
+    }
+
     /// Takes `path.weight` of shape `[dimensions]`.
     ///
     /// # Errors
@@ -51,11 +56,6 @@ impl RmsNorm {
     /// Normalization alone, without weights.
     pub fn unweighted(epsilon: f32) -> Self {
         Self { weight: None, epsilon }
-    }
-
-    /// Normalization that then multiplies by `weight`.
-    pub fn of_weight(weight: Array, epsilon: f32) -> Self {
-        Self { weight: Some(weight), epsilon }
     }
 
     /// Normalizes the last axis of `x`.

@@ -2,9 +2,9 @@
 //! it takes the tensors under the names that they all use.
 
 use super::{
-    Activation, Attention, AttentionOptions, Block, Decoder, DecoderSizes, Embedding, Gating,
-    HeadNorms, Linear, LogitScale, Mlp, NormSpan, NormWeights, Projections, QueryScale, Residual,
-    RmsNorm, Rope,
+    Activation, Attention, AttentionOptions, Block, Decoder, DecoderSizes, Embedding, FeedForward,
+    Gating, HeadNorms, Linear, LogitScale, MixtureSpec, Mlp, NormSpan, NormWeights, Projections,
+    QueryScale, Residual, RmsNorm, Rope,
 };
 use crate::cache::Window;
 use crate::error::Result;
@@ -55,6 +55,8 @@ pub struct LayerSpec {
     pub query_scale: Option<QueryScale>,
     /// How the input becomes queries, keys and values.
     pub projections: Projections,
+    /// The experts that stand in for the one feed-forward block.
+    pub mixture: Option<MixtureSpec>,
 }
 
 /// Where the norms of a block stand, and what they are called.
@@ -106,6 +108,7 @@ impl LayerSpec {
             head_norms: None,
             query_scale: None,
             projections: Projections::Separate,
+            mixture: None,
         }
     }
 }
@@ -171,7 +174,7 @@ impl DecoderSpec {
         path: &str,
         layer: &LayerSpec,
     ) -> Result<Block> {
-        let DecoderSizes { attention: shape, intermediate, .. } = self.sizes;
+        let shape = self.sizes.attention;
         let at = |name: &str| format!("{path}.{name}");
         let options = self.attention(weights, &at("self_attn"), layer)?;
         let mut norm = |name: Option<&str>| {
@@ -180,17 +183,33 @@ impl DecoderSpec {
         let [before_attention, after_attention, before_mlp, after_mlp] = self.norms.names();
         let attention_norms = (norm(before_attention)?, norm(after_attention)?);
         let mlp_norms = (norm(before_mlp)?, norm(after_mlp)?);
-        let mlp_sizes = (shape.hidden, intermediate);
-        let mlp = Mlp::load_with(weights, config, &at("mlp"), mlp_sizes, self.gating)?;
         Ok(Block {
             window: layer.window,
             attention_norm: attention_norms.0,
             attention: Attention::load_with(weights, config, &at("self_attn"), shape, options)?,
             attended_norm: attention_norms.1,
             mlp_norm: mlp_norms.0,
-            mlp: mlp.with_activation(self.activation),
+            mlp: self.feed_forward(config, weights, &at("mlp"), layer)?,
             fed_norm: mlp_norms.1,
             residual: self.residual,
+        })
+    }
+
+    fn feed_forward(
+        &self,
+        config: &ModelConfig,
+        weights: &mut Weights,
+        path: &str,
+        layer: &LayerSpec,
+    ) -> Result<FeedForward> {
+        let hidden = self.sizes.attention.hidden;
+        let sizes = (hidden, self.sizes.intermediate);
+        Ok(match &layer.mixture {
+            None => {
+                let mlp = Mlp::load_with(weights, config, path, sizes, self.gating)?;
+                mlp.with_activation(self.activation).into()
+            }
+            Some(mixture) => mixture.load(weights, config, path, hidden)?.into(),
         })
     }
 

@@ -1,5 +1,6 @@
 //! Gemma 4 (Google DeepMind 2026), the text part, in its shapes: dense (12B), small with **per-layer
-//! inputs** and **shared columns** (e2b, e4b). Layer math as mlx-lm 0.32.2's `gemma4_text.py`.
+//! inputs** and **shared columns** (e2b, e4b), and with experts (26B-A4B). Layer math as mlx-lm 0.32.2's
+//! `gemma4_text.py`.
 //!
 //! Most layers slide over a window. The full ones have heads of another width, of which a part turns, and
 //! may take their values from what the key projection makes. Scores are not scaled: queries and keys are
@@ -7,9 +8,10 @@
 //! attends to the columns of the last layer of its kind that has one.
 //!
 //! The files: [`plan`] reads the config, [`layer`] is a layer, [`per_layer`] are the inputs of the small
-//! shapes, [`checkpoint`] names the tensors.
+//! shapes, [`experts`] those of the large one, [`checkpoint`] names the tensors.
 
 mod checkpoint;
+mod experts;
 mod layer;
 mod per_layer;
 mod plan;

@@ -1,5 +1,6 @@
 //! A layer: attention and feed-forward, normalized on both sides, the layer's own input, a scalar.
 
+use super::experts::SideExperts;
 use super::per_layer::PerLayerGate;
 use super::plan::{LayerPlan, Plan};
 use crate::cache::{
@@ -24,6 +25,7 @@ pub(super) struct Layer {
     attended_norm: RmsNorm,
     mlp_norm: RmsNorm,
     mlp: Mlp,
+    experts: Option<SideExperts>,
     fed_norm: RmsNorm,
     per_layer: Option<PerLayerGate>,
     /// What the layer's result is multiplied by, `[1]`.
@@ -46,6 +48,10 @@ impl Layer {
         let per_layer =
             per_layer.map(|inputs| PerLayerGate::load(config, weights, path, (plan, inputs.width)));
         let per_layer = per_layer.transpose()?;
+        let experts = plan.experts;
+        let experts =
+            experts.map(|experts| SideExperts::load(config, weights, path, (plan, experts)));
+        let experts = experts.transpose()?;
         let mut norm = |name: &str| RmsNorm::load(weights, &at(name), hidden, plan.epsilon);
         Ok(Self {
             source: layer.source,
@@ -55,6 +61,7 @@ impl Layer {
             attended_norm: norm("post_attention_layernorm")?,
             mlp_norm: norm("pre_feedforward_layernorm")?,
             mlp: mlp.with_activation(Activation::GeluTanh),
+            experts,
             fed_norm: norm("post_feedforward_layernorm")?,
             per_layer,
             scalar: weights.take_shaped(&at("layer_scalar"), &[1])?,
@@ -108,7 +115,11 @@ impl Layer {
     /// `EngineFailed` with MLX's text.
     pub(super) fn feed(&self, x: &Array, attended: &Array, input: Option<&Array>) -> Result<Array> {
         let x = x.add(self.attended_norm.forward(attended)?)?;
-        let fed = self.mlp.forward(&self.mlp_norm.forward(&x)?)?;
+        let dense = self.mlp.forward(&self.mlp_norm.forward(&x)?)?;
+        let fed = match &self.experts {
+            Some(experts) => experts.forward(&x, &dense)?,
+            None => dense,
+        };
         let x = x.add(self.fed_norm.forward(&fed)?)?;
         let x = match (&self.per_layer, input) {
             (Some(gate), Some(input)) => x.add(gate.forward(&x, input)?)?,

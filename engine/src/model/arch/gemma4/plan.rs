@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::cache::Window;
 use crate::error::{Code, Error, Result};
-use crate::model::nn::{AttentionShape, Projections, Rope, RopeOptions};
+use crate::model::nn::{AttentionShape, ExpertSizes, Projections, Rope, RopeOptions};
 use crate::model::{ModelConfig, layer_windows_or};
 
 /// Every so many layers one sees everything, where the config does not say.
@@ -24,6 +24,7 @@ pub(super) struct Plan {
     pub(super) epsilon: f32,
     pub(super) layers: Vec<LayerPlan>,
     pub(super) per_layer: Option<PerLayerSize>,
+    pub(super) experts: Option<ExpertsPlan>,
     /// Whether the embedding is the head too.
     pub(super) tied: bool,
     pub(super) logit_cap: Option<f32>,
@@ -52,6 +53,14 @@ pub(super) struct PerLayerSize {
     pub(super) width: i32,
 }
 
+/// The experts that every layer has beside its feed-forward block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ExpertsPlan {
+    pub(super) sizes: ExpertSizes,
+    /// How many of them each token goes through.
+    pub(super) chosen: i32,
+}
+
 impl Plan {
     /// # Errors
     /// `BadModel` when a field is missing or does not fit.
@@ -69,6 +78,7 @@ impl Plan {
                     Some(PerLayerSize { vocabulary, width })
                 }
             },
+            experts: experts(config)?,
             tied: config.flag("tie_word_embeddings", true)?,
             logit_cap: match config.is_null("final_logit_softcapping") {
                 true => None,
@@ -94,6 +104,18 @@ pub(super) fn owners(config: &ModelConfig) -> Result<usize> {
             .wrong(SHARED, &shared.into())
             .with_hint(format!("of {all} layers the first must have keys of its own"))),
     }
+}
+
+fn experts(config: &ModelConfig) -> Result<Option<ExpertsPlan>> {
+    if !config.flag("enable_moe_block", false)? {
+        return Ok(None);
+    }
+    let sizes = ExpertSizes {
+        experts: config.count("num_experts")?,
+        hidden: config.count("hidden_size")?,
+        intermediate: config.count("moe_intermediate_size")?,
+    };
+    Ok(Some(ExpertsPlan { sizes, chosen: config.count("top_k_experts")? }))
 }
 
 fn layers(config: &ModelConfig) -> Result<Vec<LayerPlan>> {
@@ -195,8 +217,7 @@ fn default_rope(slides: bool) -> ModelConfig {
 
 /// What the released models are not, and the oracle does not look at.
 fn refuse_other_kinds(config: &ModelConfig) -> Result<()> {
-    let known: [(&str, &[Value]); 3] = [
-        ("enable_moe_block", &[json!(false)]),
+    let known: [(&str, &[Value]); 2] = [
         ("hidden_activation", &[json!("gelu_pytorch_tanh")]),
         // Of images, which this model does not see.
         ("use_bidirectional_attention", &[json!(false), json!("vision")]),
@@ -280,6 +301,21 @@ mod tests {
         assert_eq!(cap(&json!({})), Some(30.0));
         assert_eq!(cap(&json!({ "final_logit_softcapping": 5 })), Some(5.0));
         assert_eq!(cap(&json!({ "final_logit_softcapping": null })), None);
+    }
+
+    #[test]
+    fn experts_are_there_where_the_config_enables_them() {
+        let sizes = json!({ "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 16 });
+        assert_eq!(of(&sizes).unwrap().experts, None);
+        let mut enabled = sizes;
+        enabled["enable_moe_block"] = json!(true);
+        let sizes = ExpertSizes { experts: 8, hidden: 32, intermediate: 16 };
+        assert_eq!(of(&enabled).unwrap().experts, Some(ExpertsPlan { sizes, chosen: 2 }));
+        for name in ["num_experts", "top_k_experts", "moe_intermediate_size"] {
+            let mut changes = enabled.clone();
+            changes[name] = json!(null);
+            assert!(of(&changes).unwrap_err().message().contains(name));
+        }
     }
 
     #[test]

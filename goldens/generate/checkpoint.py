@@ -11,6 +11,7 @@ import json
 import re
 from pathlib import Path
 
+import gemma4
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
@@ -129,83 +130,7 @@ CONFIGS = {
     ),
 }
 
-# Gemma 4's text part in each shape, with heads wide enough for groups of 32 quantized values.
-GEMMA4_TEXT = dict(
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=32,
-    global_head_dim=64,
-    rms_norm_eps=1e-6,
-    vocab_size=VOCAB,
-    vocab_size_per_layer_input=VOCAB,
-    max_position_embeddings=4096,
-    rope_parameters=dict(
-        full_attention=dict(
-            partial_rotary_factor=0.25, rope_theta=50000.0, rope_type="proportional"
-        ),
-        sliding_attention=dict(rope_theta=1000.0, rope_type="default"),
-    ),
-    layer_types=["sliding_attention", "sliding_attention", "full_attention"],
-    sliding_window=8,
-    num_kv_shared_layers=0,
-    hidden_size_per_layer_input=0,
-    attention_k_eq_v=True,
-    num_global_key_value_heads=1,
-    final_logit_softcapping=4.0,
-    use_double_wide_mlp=False,
-    enable_moe_block=False,
-    hidden_activation="gelu_pytorch_tanh",
-    use_bidirectional_attention="vision",
-    tie_word_embeddings=True,
-)
-
-
-def gemma4(model_type, **text):
-    return dict(
-        architectures=["Gemma4ForConditionalGeneration"],
-        model_type=model_type,
-        text_config=dict(GEMMA4_TEXT, model_type="gemma4_text", **text),
-        vocab_size=VOCAB,
-        tie_word_embeddings=True,
-        torch_dtype="bfloat16",
-        bos_token_id=256,
-        eos_token_id=[257, 259],
-    )
-
-
-# Layers 3, 4 and 5 attend to the columns of layers 1, 1 and 2.
-GEMMA4_E4B = gemma4(
-    "gemma4",
-    num_hidden_layers=6,
-    layer_types=GEMMA4_TEXT["layer_types"] * 2,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    attention_k_eq_v=False,
-    num_global_key_value_heads=None,
-    num_kv_shared_layers=3,
-    hidden_size_per_layer_input=8,
-    use_double_wide_mlp=True,
-)
-
-CONFIGS.update({
-    "gemma4-12b-tiny": gemma4("gemma4_unified"),
-    "gemma4-e4b-tiny": GEMMA4_E4B,
-    # Text alone, with a head of its own and no cap.
-    "gemma4-text-tiny": dict(
-        GEMMA4_TEXT,
-        architectures=["Gemma4ForCausalLM"],
-        model_type="gemma4_text",
-        num_hidden_layers=2,
-        layer_types=GEMMA4_TEXT["layer_types"][1:],
-        final_logit_softcapping=None,
-        tie_word_embeddings=False,
-        bos_token_id=256,
-        eos_token_id=[257, 259],
-    ),
-})
+CONFIGS.update(gemma4.configs(VOCAB))
 
 # Two layers of each further family, narrow.
 SMALL = dict(
@@ -292,19 +217,51 @@ DENSE = {
 }
 CONFIGS.update(DENSE)
 
-# These are written in Hugging Face's layout, the other ones in MLX's.
-ON_HUB = ["gemma4-e4b-tiny"]
+# Mixtures of experts; enough of them are chosen that prompts of more than 21 tokens are sorted by expert.
+QWEN3_MOE = dense(
+    "qwen3_moe",
+    num_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=32,
+    decoder_sparse_step=1,
+    mlp_only_layers=[],
+    norm_topk_prob=False,
+)
+MIXTURES = {
+    "qwen3_moe-tiny": dict(
+        QWEN3_MOE, num_hidden_layers=3, mlp_only_layers=[1], norm_topk_prob=True
+    ),
+    "qwen3_moe-tiny-4bit": dict(QWEN3_MOE, hidden_size=64, head_dim=16),
+}
+CONFIGS.update(MIXTURES)
 
-# The default of the quantized checkpoint, and the modules that differ from it.
-QUANTIZATION = dict(group_size=64, bits=4, mode="affine")
-QUANTIZATION_OF = {
-    "model.layers.0.mlp.down_proj": dict(group_size=32, bits=4, mode="affine"),
-    "lm_head": dict(group_size=32, bits=8, mode="affine"),
+# Checkpoints with the tensors of each expert by themselves, as they are published; mlx-lm stacks them.
+UNSTACKED = {"qwen3_moe-tiny"}
+
+
+def affine(bits, group_size):
+    return dict(group_size=group_size, bits=bits, mode="affine")
+
+
+# How a quantized checkpoint packs its modules: in general, and those that differ. Embeddings stay dense
+# where they are not named.
+QUANTIZED = {
+    "llama-tiny-4bit": (
+        affine(4, 64),
+        {"model.layers.0.mlp.down_proj": affine(4, 32), "lm_head": affine(8, 32)},
+    ),
+    # mlx-lm itself gives routers 8 bits.
+    "qwen3_moe-tiny-4bit": (
+        affine(4, 32),
+        {f"model.layers.{layer}.mlp.gate": affine(8, 64) for layer in range(2)},
+    ),
+    **{name: (affine(4, 32), others) for name, others in gemma4.QUANTIZED.items()},
 }
 
 # Which weights of a model type are drawn, where the first ones fall into loops.
 SEEDS = {
-    "gemma2": 1, "gemma3_text": 10, "gemma4": 1, "mistral": 3, "olmo3": 1, "smollm3": 2,
+    "gemma2": 1, "gemma3_text": 10, "gemma4": 1, "mistral": 3, "olmo3": 1, "qwen3_moe": 2,
+    "smollm3": 2,
 }
 
 
@@ -331,7 +288,7 @@ def draw(name, shape, config):
     seeded = f"slipstream{SEEDS.get(config['model_type'], '')}:{name}"
     seed = int.from_bytes(hashlib.sha256(seeded.encode()).digest()[:8], "little")
     normal = np.random.Generator(np.random.PCG64(seed)).standard_normal(shape).astype(np.float32)
-    if is_gemma4 and ("norm" in name or name.endswith("scalar") or name.endswith("scale")):
+    if is_gemma4 and ("norm" in name or name.endswith(("scalar", "scale"))):
         # Of mean 0, the last norm keeps the tied head from echoing its input.
         return 0.3 * normal + np.float32(0.0 if name.endswith("model.norm.weight") else 1.0)
     if name.endswith("norm.weight"):
@@ -348,27 +305,29 @@ def draw(name, shape, config):
     return normal * np.float32(1.7 / np.sqrt(shape[-1]))
 
 
-def quantize(model, config):
-    """Quantizes the modules in place; the embedding stays dense. Returns config.json's entry."""
+def quantize(model, config, general, others):
+    """Quantizes the modules in place; embeddings stay dense unless named. Returns config.json."""
 
     def how(path, module):
-        if not hasattr(module, "to_quantized") or "embed_tokens" in path:
-            return False
-        return QUANTIZATION_OF.get(path, True)
+        if path in others:
+            return others[path]
+        return hasattr(module, "to_quantized") and "embed_tokens" not in path
 
-    nn.quantize(model, **QUANTIZATION, class_predicate=how)
+    nn.quantize(model, **general, class_predicate=how)
     mx.eval(model.parameters())
-    quantization = dict(QUANTIZATION, **QUANTIZATION_OF)
+    quantization = dict(general, **others)
     return dict(config, quantization=quantization, quantization_config=quantization)
 
 
-def write(directory: Path, model, config):
+def write(directory: Path, model, config, name):
     """Writes the checkpoint: config, weights and tokenizer."""
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "config.json", config)
     weights = dict(tree_flatten(model.parameters()))
-    if directory.name in ON_HUB:
-        weights = as_on_hub(weights, config["text_config"])
+    if name in UNSTACKED:
+        weights = unstacked(weights)
+    if name in gemma4.ON_HUB:
+        weights = gemma4.as_on_hub(weights, config["text_config"])
     mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
     write_json(directory / "tokenizer.json", tokenizer())
     write_json(
@@ -383,21 +342,16 @@ def write(directory: Path, model, config):
     )
 
 
-def as_on_hub(weights, text):
-    """Gemma 4's tensors as Hugging Face has them: under other names, with towers, and with keys and
-    values of layers that do not use them."""
-    prefix = "language_model.model."
-    names = {name: "model.language_model." + name.removeprefix(prefix) for name in weights}
-    weights = {names[name]: weight for name, weight in weights.items()}
-    first_shared = text["num_hidden_layers"] - text["num_kv_shared_layers"]
-    for layer in range(first_shared, text["num_hidden_layers"]):
-        for name in ["k_proj", "v_proj", "k_norm"]:
-            unused = f"model.language_model.layers.{layer}.self_attn.{name}.weight"
-            weights[unused] = mx.full((32, 32), 3.0, mx.bfloat16)
-    for tower in ["vision_tower.encoder", "audio_tower.encoder", "embed_vision", "embed_audio"]:
-        weights[f"model.{tower}.linear.weight"] = mx.full((8, 8), 3.0, mx.bfloat16)
-        weights[f"model.{tower}.linear.input_max"] = mx.array(3.0, mx.bfloat16)
-    return weights
+def unstacked(weights):
+    """The same with `experts.N` for each entry of `switch_mlp`."""
+    apart = {}
+    for name, array in weights.items():
+        if ".switch_mlp." not in name:
+            apart[name] = array
+            continue
+        for expert in range(array.shape[0]):
+            apart[name.replace(".switch_mlp.", f".experts.{expert}.")] = mx.contiguous(array[expert])
+    return apart
 
 
 def write_json(path: Path, value):

@@ -39,8 +39,10 @@ WANTED = {
     "gemma3-tiny": cases.family,
     "gemma4-12b-tiny": lambda: cases.family() + cases.crossing() + cases.quantized_full_layer(2),
     "gemma4-e4b-tiny": lambda: cases.family() + cases.crossing(),
-    "gemma4-text-tiny": cases.few,
-    **{name: cases.family for name in checkpoint.DENSE},
+    "gemma4-e4b-tiny-4bit": lambda: cases.few() + cases.crossing(),
+    "gemma4-26b-tiny": lambda: cases.family() + cases.crossing(),
+    "gemma4-26b-tiny-4bit": cases.family,
+    **{name: cases.family for name in [*checkpoint.DENSE, *checkpoint.MIXTURES]},
     # Its rope fails on batches.
     "llama-tiny-dynamic": lambda: cases.family(truth="alone"),
 }
@@ -50,6 +52,9 @@ OTHER_DTYPES = {
     # In f16 its sums stop at the greatest number, in f32 its embedding's factor is still bf16's.
     "gemma3-tiny": dict(float16=cases.few, float32=cases.few),
 }
+
+# On the CPU MLX multiplies dense experts in f32 only.
+F32_ONLY = {"gemma4-26b-tiny", "qwen3_moe-tiny"}
 
 
 def main():
@@ -91,12 +96,13 @@ def checked_versions(parser):
 def tiny(directory, name, versions):
     config = checkpoint.CONFIGS[name]
     model = checkpoint.build(config)
-    if name.endswith("4bit"):
-        config = checkpoint.quantize(model, config)
-    checkpoint.write(directory, model, config)
+    if name in checkpoint.QUANTIZED:
+        config = checkpoint.quantize(model, config, *checkpoint.QUANTIZED[name])
+    checkpoint.write(directory, model, config, name)
     # From here on the model is what any reader of the files sees.
     wanted = WANTED.get(name, cases.few)
-    write_cases(directory, name, "bfloat16", wanted(), versions)
+    dtype = "float32" if name in F32_ONLY else "bfloat16"
+    write_cases(directory, name, dtype, wanted(), versions)
     for dtype, wanted in OTHER_DTYPES.get(name, {}).items():
         write_cases(directory, name, dtype, wanted(), versions)
 

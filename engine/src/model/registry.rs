@@ -2,7 +2,7 @@
 
 use super::arch::{
     gemma, gemma2, gemma3, gemma4, granite, llama, minicpm, ministral3, olmo3, phi3, qwen2, qwen3,
-    smollm3,
+    qwen3_moe, smollm3,
 };
 use super::{Model, ModelConfig};
 use crate::error::{Code, Error, Result};
@@ -49,6 +49,7 @@ const FAMILIES: &[Family] = &[
     batched("phi3", |config, weights| boxed(phi3::load(config, weights))),
     batched("qwen2", |config, weights| boxed(qwen2::load(config, weights))),
     batched("qwen3", |config, weights| boxed(qwen3::load(config, weights))),
+    batched("qwen3_moe", |config, weights| boxed(qwen3_moe::load(config, weights))),
     batched("smollm3", |config, weights| boxed(smollm3::load(config, weights))),
 ];
 

@@ -6,6 +6,7 @@ mod dense;
 mod gemma;
 mod gemma4;
 mod llama;
+mod mixture;
 mod replay;
 mod rotating;
 mod sampling;

@@ -7,8 +7,8 @@
 //! normalized. In the small shapes the last layers have no keys of their own, and so no cache: each
 //! attends to the columns of the last layer of its kind that has one.
 //!
-//! The files: [`plan`] reads the config, [`layer`] is a layer, [`per_layer`] are the inputs of the small
-//! shapes, [`experts`] those of the large one, [`checkpoint`] names the tensors.
+//! The files: `plan` reads the config, `layer` is a layer, `per_layer` are the inputs of the small shapes,
+//! `experts` are those of the large one, `checkpoint` names the tensors.
 
 mod checkpoint;
 mod experts;

@@ -107,15 +107,7 @@ impl AttentionShape {
 }
 
 impl AttentionOptions {
-    /// The usual ones: the config's rotary embedding, `1 / sqrt(head_dimension)`, nothing more.
-    ///
-    /// # Errors
-    /// As [`Rope::of_config`].
-    pub fn of_config(config: &ModelConfig, head_dimension: i32) -> Result<Self> {
-        Ok(Self::of_rope(Rope::of_config(config, head_dimension)?, head_dimension))
-    }
-
-    /// The same with another rotary embedding.
+    /// The usual ones: `1 / sqrt(head_dimension)` and this rotary embedding, nothing more.
     pub fn of_rope(rope: Rope, head_dimension: i32) -> Self {
         Self {
             rope,
@@ -153,21 +145,7 @@ struct Projected {
 }
 
 impl Attention {
-    /// Takes `path.{q_proj,k_proj,v_proj,o_proj}`, biases included, with the usual options.
-    ///
-    /// # Errors
-    /// `BadModel` when a tensor is missing or of another shape.
-    pub fn load(
-        weights: &mut Weights,
-        config: &ModelConfig,
-        path: &str,
-        shape: AttentionShape,
-    ) -> Result<Self> {
-        let options = AttentionOptions::of_config(config, shape.head_dimension)?;
-        Self::load_with(weights, config, path, shape, options)
-    }
-
-    /// The same with other options.
+    /// Takes `path.o_proj` and what the options' projections name, biases included.
     ///
     /// # Errors
     /// `BadModel` when a tensor is missing or of another shape.

@@ -11,6 +11,7 @@ import json
 import re
 from pathlib import Path
 
+import gemma4
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
@@ -128,6 +129,8 @@ CONFIGS = {
         tie_word_embeddings=False,
     ),
 }
+
+CONFIGS.update(gemma4.configs(VOCAB))
 
 # Two layers of each further family, narrow.
 SMALL = dict(
@@ -252,10 +255,14 @@ QUANTIZED = {
         affine(4, 32),
         {f"model.layers.{layer}.mlp.gate": affine(8, 64) for layer in range(2)},
     ),
+    **{name: (affine(4, 32), others) for name, others in gemma4.QUANTIZED.items()},
 }
 
 # Which weights of a model type are drawn, where the first ones fall into loops.
-SEEDS = {"gemma2": 1, "gemma3_text": 10, "mistral": 3, "olmo3": 1, "qwen3_moe": 2, "smollm3": 2}
+SEEDS = {
+    "gemma2": 1, "gemma3_text": 10, "gemma4": 1, "mistral": 3, "olmo3": 1, "qwen3_moe": 2,
+    "smollm3": 2,
+}
 
 
 def build(config):
@@ -276,10 +283,14 @@ def build(config):
 
 
 def draw(name, shape, config):
+    is_gemma4 = config["model_type"].startswith("gemma4")
     is_gemma = config["model_type"].startswith("gemma")
     seeded = f"slipstream{SEEDS.get(config['model_type'], '')}:{name}"
     seed = int.from_bytes(hashlib.sha256(seeded.encode()).digest()[:8], "little")
     normal = np.random.Generator(np.random.PCG64(seed)).standard_normal(shape).astype(np.float32)
+    if is_gemma4 and ("norm" in name or name.endswith(("scalar", "scale"))):
+        # Of mean 0, the last norm keeps the tied head from echoing its input.
+        return 0.3 * normal + np.float32(0.0 if name.endswith("model.norm.weight") else 1.0)
     if name.endswith("norm.weight"):
         # Gemma's checkpoints hold how far the weights are from 1. Where attention's result has a norm of
         # its own, it would drown what tells tokens apart.
@@ -315,6 +326,8 @@ def write(directory: Path, model, config, name):
     weights = dict(tree_flatten(model.parameters()))
     if name in UNSTACKED:
         weights = unstacked(weights)
+    if name in gemma4.ON_HUB:
+        weights = gemma4.as_on_hub(weights, config["text_config"])
     mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
     write_json(directory / "tokenizer.json", tokenizer())
     write_json(

@@ -37,6 +37,11 @@ WANTED = {
     # Its batches forget that query heads share key heads.
     "gemma2-tiny": lambda: cases.family(truth="alone"),
     "gemma3-tiny": cases.family,
+    "gemma4-12b-tiny": lambda: cases.family() + cases.crossing() + cases.quantized_full_layer(2),
+    "gemma4-e4b-tiny": lambda: cases.family() + cases.crossing(),
+    "gemma4-e4b-tiny-4bit": lambda: cases.few() + cases.crossing(),
+    "gemma4-26b-tiny": lambda: cases.family() + cases.crossing(),
+    "gemma4-26b-tiny-4bit": cases.family,
     **{name: cases.family for name in [*checkpoint.DENSE, *checkpoint.MIXTURES]},
     # Its rope fails on batches.
     "llama-tiny-dynamic": lambda: cases.family(truth="alone"),
@@ -49,7 +54,7 @@ OTHER_DTYPES = {
 }
 
 # On the CPU MLX multiplies dense experts in f32 only.
-F32_ONLY = {"qwen3_moe-tiny"}
+F32_ONLY = {"gemma4-26b-tiny", "qwen3_moe-tiny"}
 
 
 def main():

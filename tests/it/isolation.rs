@@ -91,7 +91,14 @@ fn a_rows_logits_do_not_depend_on_its_neighbours_tokens_in_sliding_windows() {
 
 #[test]
 fn a_rows_logits_do_not_depend_on_its_neighbours_tokens_in_other_families() {
-    for checkpoint in ["gemma-tiny", "gemma2-tiny", "gemma3-tiny"] {
+    for checkpoint in [
+        "gemma-tiny",
+        "gemma2-tiny",
+        "gemma3-tiny",
+        "gemma4-12b-tiny",
+        "gemma4-e4b-tiny",
+        "gemma4-26b-tiny-4bit",
+    ] {
         check(checkpoint, 100);
     }
 }

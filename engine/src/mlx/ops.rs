@@ -51,12 +51,12 @@ pub fn attention(
     Ok(scaled_dot_product_attention(queries, keys, values, scale, mask, None)?)
 }
 
-/// Root-mean-square normalization over the last axis.
+/// Root-mean-square normalization over the last axis, then times `weight` if there is one.
 ///
 /// # Errors
 /// `EngineFailed` when the weight does not fit the last axis.
-pub fn rms_norm(x: &Array, weight: &Array, epsilon: f32) -> Result<Array> {
-    Ok(mlx_rs::fast::rms_norm(x, Some(weight), epsilon)?)
+pub fn rms_norm(x: &Array, weight: Option<&Array>, epsilon: f32) -> Result<Array> {
+    Ok(mlx_rs::fast::rms_norm(x, weight, epsilon)?)
 }
 
 /// Which frequencies a rotary embedding turns with.

@@ -126,6 +126,22 @@ impl Weights {
         ))
     }
 
+    /// Gives every tensor the name that `name_of` says, and drops those that it has none for.
+    ///
+    /// # Errors
+    /// `BadModel` when two tensors would have one name.
+    pub fn rename(&mut self, name_of: impl Fn(&str) -> Option<String>) -> Result<()> {
+        for (name, array) in std::mem::take(&mut self.arrays) {
+            let Some(new_name) = name_of(&name) else { continue };
+            if self.arrays.insert(new_name.clone(), array).is_some() {
+                let directory = self.directory.display();
+                let message = format!("two tensors in `{directory}` are `{new_name}`");
+                return Err(Error::new(Code::BadModel, message));
+            }
+        }
+        Ok(())
+    }
+
     /// Puts `array` in under `name`.
     pub fn put(&mut self, name: String, array: Array) {
         self.arrays.insert(name, array);
@@ -386,6 +402,23 @@ mod tests {
         }
         assert!(weights.take("x").unwrap_err().message().contains("`x`"));
         assert_eq!(weights.read(&mut |_| ()).unwrap(), 16);
+    }
+
+    #[test]
+    fn tensors_are_renamed_and_dropped_and_never_merged() {
+        let directory = tempfile::tempdir().unwrap();
+        write_checkpoint(directory.path());
+        let mut weights = Weights::load(directory.path()).unwrap();
+        weights.arrays.insert("tower.x".to_owned(), Array::from_f32(1.0));
+        weights
+            .rename(|name| (!name.starts_with("tower")).then(|| format!("inner.{name}")))
+            .unwrap();
+        assert!(weights.contains("inner.x"));
+        assert_eq!(weights.arrays.len(), 1);
+        weights.arrays.insert("y".to_owned(), Array::from_f32(1.0));
+        let error = weights.rename(|_| Some("z".to_owned())).unwrap_err();
+        assert_eq!(error.code(), Code::BadModel);
+        assert!(error.message().contains("`z`"), "{error}");
     }
 
     #[test]

@@ -1,10 +1,9 @@
 //! Which architectures there are, by `model_type`.
 
 use super::arch::{
-    gemma, gemma2, gemma3, granite, llama, minicpm, ministral3, olmo3, phi3, qwen2, qwen3,
+    gemma, gemma2, gemma3, gemma4, granite, llama, minicpm, ministral3, olmo3, phi3, qwen2, qwen3,
     qwen3_moe, smollm3,
 };
-use super::nn::Decoder;
 use super::{Model, ModelConfig};
 use crate::error::{Code, Error, Result};
 use crate::mlx::Weights;
@@ -16,13 +15,31 @@ pub struct Family {
     pub model_type: &'static str,
     /// Why rows of it cannot share a batch; `None` when they can.
     pub serial_reason: Option<&'static str>,
+    /// What its checkpoints may hold beside the language model, and is not run.
+    pub towers: &'static [Tower],
+    arrange: Option<Arrange>,
     build: Build,
+}
+
+/// A part that turns something else than text into what a language model reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tower {
+    /// Images.
+    Vision,
+    /// Sound.
+    Audio,
 }
 
 const FAMILIES: &[Family] = &[
     batched("gemma", |config, weights| boxed(gemma::load(config, weights))),
     batched("gemma2", |config, weights| boxed(gemma2::load(config, weights))),
     batched("gemma3_text", |config, weights| boxed(gemma3::load(config, weights))),
+    gemma4_with_towers("gemma4"),
+    Family {
+        arrange: Some(gemma4::arrange_text),
+        ..batched("gemma4_text", |config, weights| boxed(gemma4::load_text(config, weights)))
+    },
+    gemma4_with_towers("gemma4_unified"),
     batched("granite", |config, weights| boxed(granite::load(config, weights))),
     batched("llama", |config, weights| boxed(llama::load(config, weights))),
     batched("minicpm", |config, weights| boxed(minicpm::load(config, weights))),
@@ -36,15 +53,24 @@ const FAMILIES: &[Family] = &[
     batched("smollm3", |config, weights| boxed(smollm3::load(config, weights))),
 ];
 
+type Arrange = fn(&ModelConfig, &mut Weights) -> Result<()>;
 type Build = fn(&ModelConfig, &mut Weights) -> Result<Box<dyn Model>>;
 
 /// A family whose rows share batches.
 const fn batched(model_type: &'static str, build: Build) -> Family {
-    Family { model_type, serial_reason: None, build }
+    Family { model_type, serial_reason: None, towers: &[], arrange: None, build }
 }
 
-fn boxed(decoder: Result<Decoder>) -> Result<Box<dyn Model>> {
-    Ok(Box::new(decoder?))
+const fn gemma4_with_towers(model_type: &'static str) -> Family {
+    Family {
+        towers: &[Tower::Vision, Tower::Audio],
+        arrange: Some(gemma4::arrange),
+        ..batched(model_type, |config, weights| boxed(gemma4::load(config, weights)))
+    }
+}
+
+fn boxed(model: Result<impl Model + 'static>) -> Result<Box<dyn Model>> {
+    Ok(Box::new(model?))
 }
 
 impl Family {
@@ -60,6 +86,15 @@ impl Family {
             Error::new(Code::BadModel, format!("model type `{model_type}` is not supported"))
                 .with_hint(format!("supported: {}", names.join(", ")))
         })
+    }
+
+    /// Brings a checkpoint in any layout that the family knows into the one that [`Family::build`] reads,
+    /// and drops what is not run. To be called before tensors are read or cast.
+    ///
+    /// # Errors
+    /// `BadModel` when a tensor is missing or does not fit.
+    pub fn arrange(&self, config: &ModelConfig, weights: &mut Weights) -> Result<()> {
+        self.arrange.map_or(Ok(()), |arrange| arrange(config, weights))
     }
 
     /// Builds the model from its tensors.

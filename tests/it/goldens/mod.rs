@@ -1,8 +1,10 @@
 //! What mlx-lm 0.32.2 makes of the same weights, held bit for bit (goldens/README.md has the
 //! formats; `cargo xtask goldens` writes them).
 
+mod continuation;
 mod dense;
 mod gemma;
+mod gemma4;
 mod llama;
 mod mixture;
 mod replay;

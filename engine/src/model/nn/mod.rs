@@ -23,7 +23,7 @@ pub use experts::{ExpertSizes, Experts, stack_experts};
 pub use feed_forward::{FeedForward, Mixture, MixtureSpec, SharedSpec};
 pub use linear::{Linear, Quantization};
 pub use mlp::{Activation, Gating, Mlp};
-pub use norm::RmsNorm;
+pub use norm::{NormWeights, RmsNorm};
 pub use query_scale::QueryScale;
 pub use rope::{BASE_DEFAULT, Rope, RopeOptions, context_tokens, kind as rope_kind};
 pub use router::{Choice, Router, RouterSpec, Routing, SigmoidRouting};

@@ -33,6 +33,9 @@ pub const KV_HEADROOM_BYTES: u64 = 1 << 30;
 pub const STEP_TIMES_MAX: usize = 512;
 /// KV buffers grow by this many token columns (mlx-lm's `KVCache.step`).
 pub const KV_GRANULE_TOKENS: usize = 256;
+/// Prompt tokens of a recurrent layer that are handed to the device at once: a token is some 20
+/// operations, each of which waits for the one before.
+pub const RECURRENCE_PIECE_TOKENS: usize = 64;
 /// Decode steps between two clearings of MLX's buffer cache.
 pub const CLEAR_CACHE_STEPS: u64 = 256;
 /// Bytes of a request body, by default.

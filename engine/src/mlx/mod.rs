@@ -20,6 +20,8 @@ pub mod memory;
 #[cfg(feature = "mlx")]
 pub mod ops;
 #[cfg(feature = "mlx")]
+pub mod recurrence;
+#[cfg(feature = "mlx")]
 mod weights;
 
 #[cfg(feature = "mlx")]

@@ -528,7 +528,7 @@ pub fn put_minus_infinity(array: &Array, indices: &Array) -> Result<Array> {
     Ok(array.put_along_axis(indices, minus_infinity, -1)?)
 }
 
-fn scalar(value: f32, dtype: Dtype) -> Result<Array> {
+pub(super) fn scalar(value: f32, dtype: Dtype) -> Result<Array> {
     match dtype {
         // Rounded here, so that a step does not cast constants on the device.
         Dtype::Bfloat16 => Ok(Array::from_slice(&[bf16::from_f32(value)], &[])),

@@ -17,6 +17,10 @@ const INDEX_FILE: &str = "model.safetensors.index.json";
 const SINGLE_FILE: &str = "model.safetensors";
 const HEADER_BYTES_MAX: u64 = 100 * 1024 * 1024;
 
+/// Ends of the names of tensors that stay in the type in which they are stored, because mlx-lm 0.32.2's
+/// `cast_predicate`s keep them: the models use them in f32.
+const KEPT_TYPES: [&str; 1] = ["A_log"];
+
 /// Named arrays of a checkpoint. Layers take what is theirs; nothing is copied.
 #[derive(Debug)]
 pub struct Weights {
@@ -76,13 +80,41 @@ impl Weights {
         ))
     }
 
-    /// Casts every floating-point tensor to `dtype`; packed integers stay.
+    /// Puts `array` in under `name`.
+    pub fn put(&mut self, name: String, array: Array) {
+        self.arrays.insert(name, array);
+    }
+
+    /// Every tensor's name, in no order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.arrays.keys().map(String::as_str)
+    }
+
+    /// Gives every tensor the name that `rule` makes of its own, and drops those for which there is none.
+    ///
+    /// # Errors
+    /// `BadModel` when two tensors come to have one name.
+    pub fn rename(&mut self, rule: impl Fn(&str) -> Option<String>) -> Result<()> {
+        let arrays = std::mem::take(&mut self.arrays);
+        for (name, array) in arrays {
+            let Some(renamed) = rule(&name) else { continue };
+            if self.arrays.insert(renamed.clone(), array).is_some() {
+                let message = format!("two tensors are `{renamed}`, one of them as `{name}`");
+                return Err(Error::new(Code::BadModel, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Casts floating-point tensors to `dtype`; packed integers stay, and so do the few numbers that
+    /// need their own type.
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub fn cast(&mut self, dtype: Dtype) -> Result<()> {
-        for array in self.arrays.values_mut() {
-            if array.dtype().is_float() && array.dtype() != dtype {
+        for (name, array) in &mut self.arrays {
+            let kept = KEPT_TYPES.iter().any(|end| name.ends_with(end));
+            if !kept && array.dtype().is_float() && array.dtype() != dtype {
                 *array = array.as_dtype(dtype)?;
             }
         }

@@ -64,6 +64,9 @@ pub enum Projections {
     Separate,
     /// The three, one below the other, in `qkv_proj`.
     Fused,
+    /// As `Separate`, but `q_proj` makes a gate below each head's query: what the head attended to is
+    /// multiplied by the gate's sigmoid (Qiu et al. 2025).
+    Gated,
 }
 
 impl AttentionShape {
@@ -126,6 +129,16 @@ pub struct Attention {
 enum Input {
     Separate { query: Linear, key: Linear, value: Linear },
     Fused(Linear),
+    Gated { query: Linear, key: Linear, value: Linear },
+}
+
+/// What the input became.
+struct Projected {
+    queries: Array,
+    keys: Array,
+    values: Array,
+    /// `[B, L, heads * D]`.
+    gate: Option<Array>,
 }
 
 impl Attention {
@@ -180,7 +193,7 @@ impl Attention {
     pub fn forward(&self, x: &Array, positions: &Positions, cache: LayerSlot<'_>) -> Result<Array> {
         let AttentionShape { heads, kv_heads, .. } = self.shape;
         let AttentionOptions { rope, scale, score_cap, query_scale, .. } = &self.options;
-        let (queries, keys, values) = self.input.forward(x, self.shape)?;
+        let Projected { queries, keys, values, gate } = self.input.forward(x, self.shape)?;
         let (queries, keys) = self.normalized(queries, keys, NormSpan::AllHeads)?;
         let queries = self.split_heads(&queries, heads)?;
         let keys = self.split_heads(&keys, kv_heads)?;
@@ -195,7 +208,11 @@ impl Attention {
         let seen = cache.update(keys, values)?;
         let scoring = Scoring { scale: *scale, cap: *score_cap, mask };
         let attended = attend(&queries, &seen, scoring)?;
-        self.output.forward(&self.merge_heads(&attended)?)
+        let attended = self.merge_heads(&attended)?;
+        match gate {
+            Some(gate) => self.output.forward(&attended.multiply(ops::sigmoid(gate)?)?),
+            None => self.output.forward(&attended),
+        }
     }
 
     /// Queries and keys after the norms over `span`, if there are any.
@@ -208,7 +225,7 @@ impl Attention {
         }
     }
 
-    /// `[B, L, heads * D]` to `[B, heads, L, D]`.
+    /// `[B, L, heads * D]`, or the same with an axis of heads, to `[B, heads, L, D]`.
     fn split_heads(&self, x: &Array, heads: i32) -> Result<Array> {
         let (rows, tokens, dimension) = (x.dim(0), x.dim(1), self.shape.head_dimension);
         if tokens == 1 {
@@ -247,24 +264,52 @@ impl Input {
                 value: part("v_proj", keys)?,
             },
             Projections::Fused => Self::Fused(part("qkv_proj", queries + 2 * keys)?),
+            Projections::Gated => Self::Gated {
+                query: part("q_proj", 2 * queries)?,
+                key: part("k_proj", keys)?,
+                value: part("v_proj", keys)?,
+            },
         })
     }
 
     /// Queries, keys and values, their heads side by side.
-    fn forward(&self, x: &Array, shape: AttentionShape) -> Result<(Array, Array, Array)> {
+    fn forward(&self, x: &Array, shape: AttentionShape) -> Result<Projected> {
         match self {
-            Self::Separate { query, key, value } => {
-                Ok((query.forward(x)?, key.forward(x)?, value.forward(x)?))
-            }
+            Self::Separate { query, key, value } => Ok(Projected {
+                queries: query.forward(x)?,
+                keys: key.forward(x)?,
+                values: value.forward(x)?,
+                gate: None,
+            }),
             Self::Fused(all) => {
                 let all = all.forward(x)?;
                 let queries = shape.heads * shape.head_dimension;
                 let keys = queries + shape.kv_heads * shape.head_dimension;
                 let part = |start, stop| ops::slice_axis(&all, 2, start, stop);
-                Ok((part(0, queries)?, part(queries, keys)?, part(keys, all.dim(2))?))
+                Ok(Projected {
+                    queries: part(0, queries)?,
+                    keys: part(queries, keys)?,
+                    values: part(keys, all.dim(2))?,
+                    gate: None,
+                })
+            }
+            Self::Gated { query, key, value } => {
+                let (queries, gate) = part_gates(&query.forward(x)?, shape)?;
+                let (keys, values) = (key.forward(x)?, value.forward(x)?);
+                Ok(Projected { queries, keys, values, gate: Some(gate) })
             }
         }
     }
+}
+
+/// Queries `[B, L, heads, D]` and gates `[B, L, heads * D]` of `[B, L, heads * 2 D]`.
+fn part_gates(both: &Array, shape: AttentionShape) -> Result<(Array, Array)> {
+    let AttentionShape { heads, head_dimension, .. } = shape;
+    let (rows, tokens) = (both.dim(0), both.dim(1));
+    let both = both.reshape(&[rows, tokens, heads, 2 * head_dimension])?;
+    let queries = ops::slice_axis(&both, 3, 0, head_dimension)?;
+    let gates = ops::slice_axis(&both, 3, head_dimension, 2 * head_dimension)?;
+    Ok((queries, gates.reshape(&[rows, tokens, heads * head_dimension])?))
 }
 
 #[cfg(test)]

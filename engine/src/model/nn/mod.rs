@@ -3,8 +3,11 @@
 mod attend;
 mod attention;
 mod decoder;
+mod delta_rule;
 mod embedding;
+mod gated_delta;
 mod linear;
+mod mixer;
 mod mlp;
 mod norm;
 mod query_scale;
@@ -16,7 +19,9 @@ pub use attention::{
 };
 pub use decoder::{Block, Decoder, DecoderSizes, LogitScale, Residual};
 pub use embedding::Embedding;
+pub use gated_delta::{GatedDelta, GatedDeltaShape};
 pub use linear::{Linear, Quantization};
+pub use mixer::Mixer;
 pub use mlp::{Activation, Gating, Mlp};
 pub use norm::RmsNorm;
 pub use query_scale::QueryScale;

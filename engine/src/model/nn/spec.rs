@@ -154,7 +154,8 @@ impl DecoderSpec {
             attended_norm: norm(NormPlacement::After, "post_attention_layernorm")?,
             mlp_norm: norm(NormPlacement::Before, "post_attention_layernorm")?,
             fed_norm: norm(NormPlacement::After, "post_feedforward_layernorm")?,
-            attention: Attention::load_with(weights, config, &at("self_attn"), shape, options)?,
+            attention: Attention::load_with(weights, config, &at("self_attn"), shape, options)?
+                .into(),
             mlp: Mlp::load_with(weights, config, &at("mlp"), mlp_sizes, self.gating)?,
             residual: self.residual,
         })

@@ -124,6 +124,19 @@ impl ModelConfig {
         }
     }
 
+    /// What the config says of the language model: `text_config` where there is one, as in models that
+    /// see or hear too, with the `quantization` of the whole.
+    ///
+    /// # Errors
+    /// `BadModel` when it is there and no object.
+    pub fn text_part(self) -> Result<Self> {
+        let Some(mut text) = self.section("text_config")? else { return Ok(self) };
+        if let Some(quantization) = self.get("quantization") {
+            text.fields.insert("quantization".to_owned(), quantization.clone());
+        }
+        Ok(text)
+    }
+
     /// The error of a field with a value that cannot be used.
     pub fn wrong(&self, name: &str, value: &Value) -> Error {
         Error::new(Code::BadModel, format!("`{}` has a bad `{name}`: {value}", self.path))

@@ -61,7 +61,9 @@ pub fn load(directory: &Path, options: LoadOptions) -> Result<Loaded> {
     }
     let config = ModelConfig::read(directory)?;
     let family = Family::of_config(&config)?;
+    let config = config.text_part()?;
     let mut weights = Weights::load(directory)?;
+    family.arrange(&config, &mut weights)?;
     let dtype = options.dtype.unwrap_or_else(|| fastest_dtype(options.back_end, &weights));
     weights.cast(dtype)?;
     // Wait for the weights here, so that the first request does not, and so that reading them and

@@ -12,7 +12,7 @@ mod windows;
 
 pub use config::ModelConfig;
 pub use loader::{LoadOptions, Loaded, load};
-pub use registry::Family;
+pub use registry::{Family, Tower};
 pub use windows::{full_layers, layer_windows, layer_windows_or};
 
 use std::fmt;

@@ -1,7 +1,8 @@
 //! Which architectures there are, by `model_type`.
 
 use super::arch::{
-    gemma, gemma2, gemma3, granite, llama, minicpm, ministral3, olmo3, phi3, qwen2, qwen3, smollm3,
+    gemma, gemma2, gemma3, granite, llama, minicpm, ministral3, olmo3, phi3, qwen2, qwen3, qwen3_5,
+    smollm3,
 };
 use super::nn::Decoder;
 use super::{Model, ModelConfig};
@@ -15,7 +16,17 @@ pub struct Family {
     pub model_type: &'static str,
     /// Why rows of it cannot share a batch; `None` when they can.
     pub serial_reason: Option<&'static str>,
+    /// What its checkpoints may hold beside the language model, and is not run.
+    pub towers: &'static [Tower],
+    arrange: Option<Arrange>,
     build: Build,
+}
+
+/// A part that turns something else than text into what a language model reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tower {
+    /// Images.
+    Vision,
 }
 
 const FAMILIES: &[Family] = &[
@@ -31,14 +42,18 @@ const FAMILIES: &[Family] = &[
     batched("phi3", |config, weights| boxed(phi3::load(config, weights))),
     batched("qwen2", |config, weights| boxed(qwen2::load(config, weights))),
     batched("qwen3", |config, weights| boxed(qwen3::load(config, weights))),
+    Family { towers: &[Tower::Vision], arrange: Some(qwen3_5::arrange), ..QWEN3_5 },
     batched("smollm3", |config, weights| boxed(smollm3::load(config, weights))),
 ];
 
+const QWEN3_5: Family = batched("qwen3_5", |config, weights| boxed(qwen3_5::load(config, weights)));
+
+type Arrange = fn(&ModelConfig, &mut Weights) -> Result<()>;
 type Build = fn(&ModelConfig, &mut Weights) -> Result<Box<dyn Model>>;
 
 /// A family whose rows share batches.
 const fn batched(model_type: &'static str, build: Build) -> Family {
-    Family { model_type, serial_reason: None, build }
+    Family { model_type, serial_reason: None, towers: &[], arrange: None, build }
 }
 
 fn boxed(decoder: Result<Decoder>) -> Result<Box<dyn Model>> {
@@ -58,6 +73,15 @@ impl Family {
             Error::new(Code::BadModel, format!("model type `{model_type}` is not supported"))
                 .with_hint(format!("supported: {}", names.join(", ")))
         })
+    }
+
+    /// Brings a checkpoint in any layout that the family knows into the one that [`Family::build`] reads,
+    /// and drops what is not run. To be called before tensors are read or cast.
+    ///
+    /// # Errors
+    /// `BadModel` when a tensor is missing or does not fit.
+    pub fn arrange(&self, config: &ModelConfig, weights: &mut Weights) -> Result<()> {
+        self.arrange.map_or(Ok(()), |arrange| arrange(config, weights))
     }
 
     /// Builds the model from its tensors.

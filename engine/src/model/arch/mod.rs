@@ -11,4 +11,5 @@ pub mod olmo3;
 pub mod phi3;
 pub mod qwen2;
 pub mod qwen3;
+pub mod qwen3_5;
 pub mod smollm3;

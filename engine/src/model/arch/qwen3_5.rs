@@ -1,0 +1,220 @@
+//! The text part of Qwen3.5: three layers of [Gated DeltaNet](GatedDelta), then one of gated attention, of
+//! which a quarter of each head turns; norms as in Llama. mlx-lm 0.32.2, `qwen3_5.py`.
+//!
+//! Checkpoints come in two layouts: that of Hugging Face, where norm weights are stored around 0 and the
+//! convolution's axes are in another order, and MLX's. They may hold a vision tower and a head that
+//! predicts several tokens; neither is run.
+
+use serde_json::Value;
+
+use crate::error::Result;
+use crate::mlx::{Weights, ops};
+use crate::model::ModelConfig;
+use crate::model::nn::{
+    Attention, AttentionOptions, AttentionShape, Block, Decoder, Embedding, GatedDelta,
+    GatedDeltaShape, HeadNorms, Linear, LogitScale, Mixer, Mlp, NormSpan, Projections, Residual,
+    RmsNorm, Rope, RopeOptions,
+};
+
+const MODEL: &str = "language_model.model";
+const HEAD: &str = "language_model.lm_head";
+const INTERVAL_DEFAULT: i32 = 4;
+const TURNING_PART_DEFAULT: f64 = 0.25;
+
+/// Ends of the names of norms that Hugging Face's layout stores around 0.
+const NORMS_AROUND_ZERO: [&str; 5] = [
+    ".input_layernorm.weight",
+    ".post_attention_layernorm.weight",
+    "model.norm.weight",
+    ".q_norm.weight",
+    ".k_norm.weight",
+];
+
+/// Gives the tensors their names in MLX's layout and brings them into it; drops what is not run.
+///
+/// # Errors
+/// `BadModel` when two tensors have one name; `EngineFailed` with MLX's text.
+pub fn arrange(config: &ModelConfig, weights: &mut Weights) -> Result<()> {
+    let tied = config.flag("tie_word_embeddings", false)?;
+    weights.rename(|name| name_in_mlx(name).filter(|name| !(tied && name.starts_with(HEAD))))?;
+    let names: Vec<String> = weights.names().map(str::to_owned).collect();
+    let filters: Vec<&String> =
+        names.iter().filter(|name| name.ends_with("conv1d.weight")).collect();
+    let mut is_from_hub = false;
+    for name in filters {
+        let array = weights.take(name)?;
+        let foreign = array.ndim() == 3 && array.dim(2) != 1;
+        let array = if foreign { array.transpose_axes(&[0, 2, 1])? } else { array };
+        is_from_hub |= foreign;
+        weights.put(name.clone(), array);
+    }
+    if is_from_hub {
+        let around_zero = |name: &&String| NORMS_AROUND_ZERO.iter().any(|end| name.ends_with(end));
+        for name in names.iter().filter(around_zero) {
+            let stored = weights.take(name)?;
+            weights.put(name.clone(), ops::shift(&stored, 1.0)?);
+        }
+    }
+    Ok(())
+}
+
+/// The name of a tensor in MLX's layout; `None` for what is not run.
+fn name_in_mlx(name: &str) -> Option<String> {
+    const DROPPED: [&str; 2] = ["vision_tower", "model.visual"];
+    if DROPPED.iter().any(|part| name.starts_with(part)) || name.contains("mtp.") {
+        return None;
+    }
+    Some(match name.strip_prefix("model.language_model") {
+        Some(rest) => format!("{MODEL}{rest}"),
+        None if name.starts_with("language_model.") => name.to_owned(),
+        None => format!("language_model.{name}"),
+    })
+}
+
+/// Builds the model from its tensors, which [`arrange`] has seen.
+///
+/// # Errors
+/// `BadModel` when a field or tensor is missing or does not fit.
+pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<Decoder> {
+    let parts = Parts::of_config(config)?;
+    let table = (config.count("vocab_size")?, parts.attention.hidden);
+    let blocks = parts.layers.iter().enumerate().map(|(index, layer)| {
+        parts.block(config, weights, &format!("{MODEL}.layers.{index}"), *layer)
+    });
+    let blocks = blocks.collect::<Result<_>>()?;
+    let tied = config.flag("tie_word_embeddings", false)?;
+    Ok(Decoder {
+        blocks,
+        embedding: Embedding::load(weights, config, &format!("{MODEL}.embed_tokens"), table)?,
+        norm: RmsNorm::load(weights, &format!("{MODEL}.norm"), table.1, parts.epsilon)?,
+        head: (!tied).then(|| Linear::load(weights, config, HEAD, table)).transpose()?,
+        logit_cap: None,
+        logit_scale: LogitScale::Plain,
+    })
+}
+
+/// How tokens reach each other in a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layer {
+    Linear,
+    Full,
+}
+
+/// What the config says.
+#[derive(Debug)]
+struct Parts {
+    layers: Vec<Layer>,
+    attention: AttentionShape,
+    linear: GatedDeltaShape,
+    rope: Rope,
+    intermediate: i32,
+    epsilon: f32,
+}
+
+impl Parts {
+    fn of_config(config: &ModelConfig) -> Result<Self> {
+        check_proven(config)?;
+        let attention = AttentionShape::of_config(config)?;
+        Ok(Self {
+            layers: layers(config)?,
+            attention,
+            linear: GatedDeltaShape::of_config(config)?,
+            rope: rope(config, attention.head_dimension)?,
+            intermediate: config.count("intermediate_size")?,
+            epsilon: config.number("rms_norm_eps")?,
+        })
+    }
+
+    fn block(
+        &self,
+        config: &ModelConfig,
+        weights: &mut Weights,
+        path: &str,
+        layer: Layer,
+    ) -> Result<Block> {
+        let at = |name: &str| format!("{path}.{name}");
+        let hidden = self.attention.hidden;
+        let attention = match layer {
+            Layer::Full => self.attention(config, weights, &at("self_attn"))?.into(),
+            Layer::Linear => {
+                let sizes = (self.linear, self.epsilon);
+                let layer = GatedDelta::load(weights, config, &at("linear_attn"), sizes)?;
+                Mixer::GatedDelta(layer)
+            }
+        };
+        let mut norm = |name: &str| RmsNorm::load(weights, &at(name), hidden, self.epsilon);
+        Ok(Block {
+            window: None,
+            attention_norm: Some(norm("input_layernorm")?),
+            attention,
+            attended_norm: None,
+            mlp_norm: Some(norm("post_attention_layernorm")?),
+            mlp: Mlp::load(weights, config, &at("mlp"), (hidden, self.intermediate))?,
+            fed_norm: None,
+            residual: Residual::Plain,
+        })
+    }
+
+    fn attention(
+        &self,
+        config: &ModelConfig,
+        weights: &mut Weights,
+        path: &str,
+    ) -> Result<Attention> {
+        let dimension = self.attention.head_dimension;
+        let mut norm =
+            |name: &str| RmsNorm::load(weights, &format!("{path}.{name}"), dimension, self.epsilon);
+        let (query, key) = (norm("q_norm")?, norm("k_norm")?);
+        let options = AttentionOptions {
+            head_norms: Some(HeadNorms { query, key, span: NormSpan::EachHead }),
+            projections: Projections::Gated,
+            ..AttentionOptions::of_rope(self.rope.clone(), dimension)
+        };
+        Attention::load_with(weights, config, path, self.attention, options)
+    }
+}
+
+/// Every `full_attention_interval`-th layer is of attention. `layer_types`, which mlx-lm does not read,
+/// must agree.
+fn layers(config: &ModelConfig) -> Result<Vec<Layer>> {
+    let interval = config.optional_count("full_attention_interval")?.unwrap_or(INTERVAL_DEFAULT);
+    let layer = |index| if index % interval == 0 { Layer::Full } else { Layer::Linear };
+    let layers: Vec<_> = (1..=config.count("num_hidden_layers")?).map(layer).collect();
+    let name = |layer: &Layer| match layer {
+        Layer::Full => "full_attention",
+        Layer::Linear => "linear_attention",
+    };
+    let names: Vec<_> = layers.iter().map(name).collect();
+    match config.get("layer_types").filter(|types| **types != Value::from(names.clone())) {
+        Some(types) => Err(config.wrong("layer_types", types).with_hint(format!(
+            "every {interval}th layer must be `full_attention`, and the others not"
+        ))),
+        None => Ok(layers),
+    }
+}
+
+/// The leading part of each head turns. Where a position has three sections, for text they are one.
+fn rope(config: &ModelConfig, head_dimension: i32) -> Result<Rope> {
+    let parameters = config.section("rope_parameters")?;
+    let parameters = parameters.ok_or_else(|| config.missing("rope_parameters"))?;
+    let part = parameters.optional_precise_number("partial_rotary_factor")?;
+    let part = part.unwrap_or(TURNING_PART_DEFAULT);
+    Rope::new(&RopeOptions {
+        dimensions: (f64::from(head_dimension) * part) as i32,
+        base: parameters.precise_number("rope_theta")?,
+        traditional: false,
+        context_tokens: config.count("max_position_embeddings")?,
+        scaling: Some(parameters),
+    })
+}
+
+/// Refuses what the oracle does not run and would not see either.
+fn check_proven(config: &ModelConfig) -> Result<()> {
+    if !config.flag("attn_output_gate", true)? {
+        return Err(config.wrong("attn_output_gate", &false.into()));
+    }
+    match config.get("hidden_act").filter(|activation| **activation != "silu") {
+        Some(activation) => Err(config.wrong("hidden_act", activation)),
+        None => Ok(()),
+    }
+}

@@ -214,11 +214,74 @@ DENSE = {
 }
 CONFIGS.update(DENSE)
 
-# The default of the quantized checkpoint, and the modules that differ from it.
+
+def qwen3_5(model_type="qwen3_5", tie_word_embeddings=False, **fields):
+    """Linear layers, every second or third one full; the last may be either."""
+    text = dict(
+        SMALL,
+        model_type=f"{model_type}_text",
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=12,
+        linear_conv_kernel_dim=4,
+        rope_parameters=dict(
+            rope_type="default",
+            rope_theta=200000.0,
+            partial_rotary_factor=0.25,
+            mrope_section=[2, 1, 1],
+            mrope_interleaved=True,
+        ),
+        tie_word_embeddings=tie_word_embeddings,
+    )
+    text.update(fields)
+    for name in ["architectures", "rope_theta", "torch_dtype"]:
+        del text[name]
+    interval = text["full_attention_interval"]
+    text["layer_types"] = [
+        "linear_attention" if layer % interval else "full_attention"
+        for layer in range(1, text["num_hidden_layers"] + 1)
+    ]
+    return dict(
+        architectures=["Qwen3_5ForConditionalGeneration"],
+        model_type=model_type,
+        text_config=text,
+        tie_word_embeddings=tie_word_embeddings,
+        vision_config=dict(model_type=model_type, depth=1, hidden_size=8),
+    )
+
+
+QWEN3_5 = {
+    "qwen3_5-tiny": qwen3_5(
+        num_hidden_layers=5, full_attention_interval=2, tie_word_embeddings=True
+    ),
+    "qwen3_5-tiny-hub": qwen3_5(num_hidden_layers=3, full_attention_interval=3),
+    "qwen3_5-tiny-4bit": qwen3_5(
+        num_hidden_layers=2,
+        full_attention_interval=2,
+        hidden_size=64,
+        intermediate_size=128,
+        linear_value_head_dim=16,
+    ),
+}
+CONFIGS.update(QWEN3_5)
+
+# The default of a quantized checkpoint, and the modules that differ from it.
 QUANTIZATION = dict(group_size=64, bits=4, mode="affine")
 QUANTIZATION_OF = {
-    "model.layers.0.mlp.down_proj": dict(group_size=32, bits=4, mode="affine"),
-    "lm_head": dict(group_size=32, bits=8, mode="affine"),
+    "llama": {
+        "model.layers.0.mlp.down_proj": dict(group_size=32, bits=4, mode="affine"),
+        "lm_head": dict(group_size=32, bits=8, mode="affine"),
+    },
+    "qwen3_5": {
+        "language_model.model.layers.0.linear_attn.in_proj_a": dict(
+            group_size=32, bits=8, mode="affine"
+        ),
+        "language_model.lm_head": dict(group_size=32, bits=8, mode="affine"),
+    },
 }
 
 # Which weights of a model type are drawn, where the first ones fall into loops.
@@ -233,13 +296,20 @@ def build(config):
         # Some families tell a tied head by the tensor that the checkpoint lacks.
         model.sanitize({})
     weights = [
-        (name, mx.array(draw(name, parameter.shape, config)).astype(mx.bfloat16))
+        (name, mx.array(draw(name, parameter.shape, config)).astype(
+            mx.bfloat16 if is_cast(model, name) else mx.float32
+        ))
         for name, parameter in tree_flatten(model.parameters())
     ]
     model.update(tree_unflatten(weights))
     model.eval()
     mx.eval(model.parameters())
     return model
+
+
+def is_cast(model, name):
+    """Whether mlx-lm's converter casts the parameter to the model's type."""
+    return not hasattr(model, "cast_predicate") or model.cast_predicate(name)
 
 
 def draw(name, shape, config):
@@ -254,6 +324,11 @@ def draw(name, shape, config):
         return 0.3 * normal + np.float32(-0.6 if is_loud else 0.0 if is_gemma else 1.0)
     if name.endswith(".bias"):
         return 0.1 * normal
+    if name.endswith("A_log") or name.endswith("dt_bias"):
+        # Memories that fade within some tokens, and others that hardly do.
+        return normal - np.float32(1.0)
+    if name.endswith("conv1d.weight"):
+        return normal * np.float32(1.7 / np.sqrt(shape[1]))
     if "embed_tokens" in name:
         # Gemma multiplies it by the root of the hidden size.
         scale = 0.04 if is_gemma else 0.2 if config["tie_word_embeddings"] else 0.6
@@ -267,11 +342,12 @@ def quantize(model, config):
     def how(path, module):
         if not hasattr(module, "to_quantized") or "embed_tokens" in path:
             return False
-        return QUANTIZATION_OF.get(path, True)
+        return differing.get(path, True)
 
+    differing = QUANTIZATION_OF[config["model_type"]]
     nn.quantize(model, **QUANTIZATION, class_predicate=how)
     mx.eval(model.parameters())
-    quantization = dict(QUANTIZATION, **QUANTIZATION_OF)
+    quantization = dict(QUANTIZATION, **differing)
     return dict(config, quantization=quantization, quantization_config=quantization)
 
 
@@ -280,7 +356,11 @@ def write(directory: Path, model, config):
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "config.json", config)
     weights = dict(tree_flatten(model.parameters()))
-    mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
+    if directory.name.endswith("hub"):
+        weights, kind = in_layout_of_the_hub(weights), "pt"
+    else:
+        kind = "mlx"
+    mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": kind})
     write_json(directory / "tokenizer.json", tokenizer())
     write_json(
         directory / "tokenizer_config.json",
@@ -292,6 +372,27 @@ def write(directory: Path, model, config):
             chat_template=CHAT_TEMPLATE,
         ),
     )
+
+
+def in_layout_of_the_hub(weights):
+    """A Qwen3.5 checkpoint as its makers publish it: other names, the convolution's axes in another order,
+    norm weights around 0, and tensors of parts that are not run."""
+    stored = {}
+    for name, weight in weights.items():
+        if name.startswith("language_model.model."):
+            name = name.replace("language_model.model.", "model.language_model.", 1)
+        else:
+            name = name.removeprefix("language_model.")
+        if name.endswith("conv1d.weight"):
+            weight = weight.moveaxis(2, 1)
+        if name.endswith("norm.weight") and "linear_attn" not in name:
+            weight = weight - 1.0
+        stored[name] = weight
+    ones = mx.ones((4, 4), mx.bfloat16)
+    for name in ["model.visual.blocks.0.attn.qkv.weight", "mtp.layers.0.self_attn.q_proj.weight"]:
+        stored[name] = ones
+    stored["mtp.layers.0.input_layernorm.weight"] = ones[0]
+    return stored
 
 
 def write_json(path: Path, value):

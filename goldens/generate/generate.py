@@ -21,7 +21,7 @@ import rotating
 import sampling
 import smollm2
 import templates
-from mlx.utils import tree_map
+from mlx.utils import tree_map_with_path
 from mlx_lm.utils import load_model
 
 # Numbers depend on these exactly; the second is MLX's own build for the machine.
@@ -38,6 +38,7 @@ WANTED = {
     "gemma2-tiny": lambda: cases.family(truth="alone"),
     "gemma3-tiny": cases.family,
     **{name: cases.family for name in checkpoint.DENSE},
+    "qwen3_5-tiny": cases.family,
     # Its rope fails on batches.
     "llama-tiny-dynamic": lambda: cases.family(truth="alone"),
 }
@@ -46,6 +47,7 @@ OTHER_DTYPES = {
     "llama-tiny": dict(float16=cases.other_dtypes, float32=cases.other_dtypes),
     # In f16 its sums stop at the greatest number, in f32 its embedding's factor is still bf16's.
     "gemma3-tiny": dict(float16=cases.few, float32=cases.few),
+    "qwen3_5-tiny": dict(float16=cases.few, float32=cases.few),
 }
 
 
@@ -102,7 +104,8 @@ def write_cases(directory, name, dtype, wanted, versions):
     model, _ = load_model(directory)
     if dtype != "bfloat16":
         kind = getattr(mx, dtype)
-        model.update(tree_map(lambda weight: weight.astype(kind), model.parameters()))
+        cast = lambda name, weight: weight.astype(kind) if checkpoint.is_cast(model, name) else weight
+        model.update(tree_map_with_path(cast, model.parameters()))
     suffix = "" if dtype == "bfloat16" else f".{dtype}"
     logits, described = {}, []
     for case in wanted:

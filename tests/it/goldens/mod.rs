@@ -4,6 +4,7 @@
 mod dense;
 mod gemma;
 mod llama;
+mod qwen3_5;
 mod replay;
 mod rotating;
 mod sampling;

@@ -85,9 +85,20 @@ impl Weights {
         self.arrays.insert(name, array);
     }
 
-    /// Every tensor's name, in no order.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.arrays.keys().map(String::as_str)
+    /// Every tensor with its name, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Array)> {
+        self.arrays.iter().map(|(name, array)| (name.as_str(), array))
+    }
+
+    /// Puts in each tensor's place what `change` makes of it.
+    ///
+    /// # Errors
+    /// What `change` says.
+    pub fn map(&mut self, change: impl Fn(&str, &Array) -> Result<Array>) -> Result<()> {
+        for (name, array) in &mut self.arrays {
+            *array = change(name, array)?;
+        }
+        Ok(())
     }
 
     /// Gives every tensor the name that `rule` makes of its own, and drops those for which there is none.
@@ -251,6 +262,37 @@ mod tests {
             assert_eq!(values, [1.0, 2.0]);
         }
         assert!(weights.take("x").unwrap_err().message().contains("`x`"));
+    }
+
+    #[test]
+    fn renamed_tensors_keep_their_numbers_and_two_never_become_one() {
+        let directory = tempfile::tempdir().unwrap();
+        write_checkpoint(directory.path());
+        let load = || {
+            let mut weights = Weights::load(directory.path()).unwrap();
+            weights.put("y".to_owned(), Array::from_slice(&[3.0_f32], &[1]));
+            weights
+        };
+        let mut weights = load();
+        weights.rename(|name| (name != "y").then(|| format!("model.{name}"))).unwrap();
+        assert_eq!(weights.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["model.x"]);
+        let values = super::super::ops::read_f32(&weights.take("model.x").unwrap()).unwrap();
+        assert_eq!(values, [1.0, 2.0]);
+        let error = load().rename(|_| Some("z".to_owned())).unwrap_err();
+        assert_eq!(error.code(), Code::BadModel);
+        assert!(error.message().contains("`z`"), "{error}");
+    }
+
+    #[test]
+    fn numbers_that_need_their_own_type_keep_it() {
+        let directory = tempfile::tempdir().unwrap();
+        write_checkpoint(directory.path());
+        let mut weights = Weights::load(directory.path()).unwrap();
+        weights.put("layers.0.A_log".to_owned(), Array::from_slice(&[3.0_f32], &[1]));
+        weights.cast(Dtype::Bfloat16).unwrap();
+        let dtype = |weights: &mut Weights, name| weights.take(name).unwrap().dtype();
+        assert_eq!(dtype(&mut weights, "x"), Dtype::Bfloat16);
+        assert_eq!(dtype(&mut weights, "layers.0.A_log"), Dtype::Float32);
     }
 
     #[test]

@@ -152,3 +152,36 @@ impl ModelConfig {
         count.filter(|count| *count > 0).ok_or_else(|| self.wrong(name, value))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config(fields: &Value) -> ModelConfig {
+        ModelConfig::from_fields(fields.as_object().unwrap().clone())
+    }
+
+    #[test]
+    fn the_text_part_is_a_section_with_the_quantization_of_the_whole() {
+        let whole = json!({
+            "hidden_size": 1,
+            "text_config": { "hidden_size": 2 },
+            "quantization": { "bits": 4 },
+        });
+        let text = config(&whole).text_part().unwrap();
+        assert_eq!(text.count("hidden_size").unwrap(), 2);
+        assert_eq!(text.section("quantization").unwrap().unwrap().count("bits").unwrap(), 4);
+        let missing = text.count("vocab_size").unwrap_err();
+        assert!(missing.message().contains("text_config"), "{missing}");
+    }
+
+    #[test]
+    fn a_config_without_a_text_part_is_one() {
+        let text = config(&json!({ "hidden_size": 1 })).text_part().unwrap();
+        assert_eq!(text.count("hidden_size").unwrap(), 1);
+        let error = config(&json!({ "text_config": 3 })).text_part().unwrap_err();
+        assert!(error.message().contains("text_config"), "{error}");
+    }
+}

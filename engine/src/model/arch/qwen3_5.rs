@@ -8,7 +8,7 @@
 use serde_json::Value;
 
 use crate::error::Result;
-use crate::mlx::{Weights, ops};
+use crate::mlx::{Array, Weights, ops};
 use crate::model::ModelConfig;
 use crate::model::nn::{
     Attention, AttentionOptions, AttentionShape, Block, Decoder, Embedding, GatedDelta,
@@ -37,25 +37,21 @@ const NORMS_AROUND_ZERO: [&str; 5] = [
 pub fn arrange(config: &ModelConfig, weights: &mut Weights) -> Result<()> {
     let tied = config.flag("tie_word_embeddings", false)?;
     weights.rename(|name| name_in_mlx(name).filter(|name| !(tied && name.starts_with(HEAD))))?;
-    let names: Vec<String> = weights.names().map(str::to_owned).collect();
-    let filters: Vec<&String> =
-        names.iter().filter(|name| name.ends_with("conv1d.weight")).collect();
-    let mut is_from_hub = false;
-    for name in filters {
-        let array = weights.take(name)?;
-        let foreign = array.ndim() == 3 && array.dim(2) != 1;
-        let array = if foreign { array.transpose_axes(&[0, 2, 1])? } else { array };
-        is_from_hub |= foreign;
-        weights.put(name.clone(), array);
-    }
-    if is_from_hub {
-        let around_zero = |name: &&String| NORMS_AROUND_ZERO.iter().any(|end| name.ends_with(end));
-        for name in names.iter().filter(around_zero) {
-            let stored = weights.take(name)?;
-            weights.put(name.clone(), ops::shift(&stored, 1.0)?);
+    let from_hub = weights.iter().any(|(name, array)| is_filter_of_the_hub(name, array));
+    weights.map(|name, array| {
+        if is_filter_of_the_hub(name, array) {
+            return Ok(array.transpose_axes(&[0, 2, 1])?);
         }
-    }
-    Ok(())
+        match from_hub && NORMS_AROUND_ZERO.iter().any(|end| name.ends_with(end)) {
+            true => ops::shift(array, 1.0),
+            false => Ok(ops::share(array)),
+        }
+    })
+}
+
+/// Whether it is a convolution's weight with the tokens last, `[channels, 1, K]`.
+fn is_filter_of_the_hub(name: &str, array: &Array) -> bool {
+    name.ends_with("conv1d.weight") && array.ndim() == 3 && array.dim(2) != 1
 }
 
 /// The name of a tensor in MLX's layout; `None` for what is not run.

@@ -209,3 +209,56 @@ impl GatedDelta {
         ops::exp_f32(&self.decay_rate.multiply(steps)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn fields() -> Value {
+        json!({
+            "hidden_size": 8,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 3,
+            "linear_value_head_dim": 5,
+            "linear_conv_kernel_dim": 4,
+        })
+    }
+
+    fn of(fields: &Value) -> Result<GatedDeltaShape> {
+        let config = ModelConfig::from_fields(fields.as_object().unwrap().clone());
+        GatedDeltaShape::of_config(&config)
+    }
+
+    #[test]
+    fn a_row_costs_the_last_inputs_of_the_convolution_and_a_memory_in_f32() {
+        let shape = of(&fields()).unwrap();
+        let (channels, memory) = (2 * 6 + 20, 4 * 5 * 3);
+        assert_eq!(shape.row_bytes(2), 3 * channels * 2 + memory * 4);
+        assert_eq!(shape.row_bytes(4), 3 * channels * 4 + memory * 4);
+    }
+
+    #[test]
+    fn shapes_that_cannot_be_run_are_refused_by_name() {
+        let mut cases: Vec<_> = fields()
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(|name| (name.clone(), Value::Null, name.clone()))
+            .collect();
+        cases.extend([
+            ("linear_num_value_heads".into(), json!(3), "3 linear value heads".into()),
+            ("linear_conv_kernel_dim".into(), json!(1), "linear_conv_kernel_dim".into()),
+            ("linear_key_head_dim".into(), json!(-3), "linear_key_head_dim".into()),
+        ]);
+        for (field, value, named) in cases {
+            let mut fields = fields();
+            fields[&field] = value;
+            let error = of(&fields).unwrap_err();
+            assert_eq!(error.code(), Code::BadModel);
+            assert!(error.message().contains(&named), "{fields}: {error}");
+        }
+    }
+}

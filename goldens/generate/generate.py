@@ -14,6 +14,7 @@ from pathlib import Path
 
 import cases
 import checkpoint
+import continued
 import gemma3_270m
 import mlx.core as mx
 import oracle
@@ -49,6 +50,9 @@ OTHER_DTYPES = {
     "gemma3-tiny": dict(float16=cases.few, float32=cases.few),
     "qwen3_5-tiny": dict(float16=cases.few, float32=cases.few),
 }
+
+# Rows of these go on from caches that were taken out of a batch.
+CONTINUED = ["llama-tiny", "qwen3_5-tiny"]
 
 
 def main():
@@ -96,6 +100,8 @@ def tiny(directory, name, versions):
     # From here on the model is what any reader of the files sees.
     wanted = WANTED.get(name, cases.few)
     write_cases(directory, name, "bfloat16", wanted(), versions)
+    if name in CONTINUED:
+        continued.generate(directory, name, load_model(directory)[0], versions)
     for dtype, wanted in OTHER_DTYPES.get(name, {}).items():
         write_cases(directory, name, dtype, wanted(), versions)
 

@@ -37,7 +37,16 @@ struct Answer {
 type Logits = HashMap<String, Vec<Vec<f32>>>;
 
 fn checkpoint() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../goldens/linux-x86_64-cpu/llama-tiny-wide")
+    named("llama-tiny-wide")
+}
+
+/// Three recurrent layers, and two of attention with heads of 32 between them.
+fn recurrent() -> PathBuf {
+    named("qwen3_5-tiny")
+}
+
+fn named(checkpoint: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../goldens/linux-x86_64-cpu").join(checkpoint)
 }
 
 /// The model in `directory`, in `dtype`.
@@ -140,6 +149,16 @@ fn batchable() -> Vec<KvScheme> {
     ]
 }
 
+/// The same for [`recurrent`], and plain caches.
+fn batchable_beside_states() -> Vec<KvScheme> {
+    let layers = vec![None, Some(packing(4, 32)), None, None, None];
+    vec![
+        KvScheme::Plain,
+        KvScheme::Uniform { packing: packing(8, 32), start_tokens: 0 },
+        KvScheme::PerLayer(layers),
+    ]
+}
+
 /// The checkpoint with windows of `window_tokens` in its first and last layer.
 fn sliding(window_tokens: usize) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
@@ -154,8 +173,8 @@ fn sliding(window_tokens: usize) -> tempfile::TempDir {
 }
 
 /// Each of `batches` answers together, bit for bit, as its rows do alone.
-fn check_bits(directory: &Path, batches: &[Vec<Arrival>]) {
-    for scheme in batchable() {
+fn check_bits(directory: &Path, schemes: Vec<KvScheme>, batches: &[Vec<Arrival>]) {
+    for scheme in schemes {
         let mut joined = 0;
         for rows in batches {
             let run = |lane| answers(load(directory, Dtype::Bfloat16), &scheme, rows, lane);
@@ -172,17 +191,23 @@ fn check_bits(directory: &Path, batches: &[Vec<Arrival>]) {
 #[test]
 fn rows_over_packed_columns_say_what_they_say_alone_through_any_joins_and_leaves() {
     let batches: Vec<_> = (0..4).map(churn).chain([in_step(0)]).collect();
-    check_bits(&checkpoint(), &batches);
+    check_bits(&checkpoint(), batchable(), &batches);
 }
 
 #[test]
 fn rows_over_packed_windows_say_what_they_say_alone_until_their_rings_wrap() {
-    check_bits(sliding(512).path(), &(5..8).map(churn).collect::<Vec<_>>());
+    check_bits(sliding(512).path(), batchable(), &(5..8).map(churn).collect::<Vec<_>>());
 }
 
 #[test]
 fn rows_whose_packed_rings_wrap_together_say_what_they_say_alone() {
-    check_bits(sliding(8).path(), &(0..3).map(in_step).collect::<Vec<_>>());
+    check_bits(sliding(8).path(), batchable(), &(0..3).map(in_step).collect::<Vec<_>>());
+}
+
+#[test]
+fn rows_with_recurrent_states_say_what_they_say_alone_through_any_joins_and_leaves() {
+    let batches: Vec<_> = (8..12).map(churn).chain([in_step(1)]).collect();
+    check_bits(&recurrent(), batchable_beside_states(), &batches);
 }
 
 /// A ring that wrapped in a batch lies otherwise than the row's own, so sums over its columns run in
@@ -216,8 +241,11 @@ fn difference(together: &Answer, alone: &Answer) -> f32 {
 
 #[test]
 fn a_decoding_row_holds_the_bytes_that_its_profile_says_in_every_scheme() {
-    for scheme in batchable().into_iter().chain([KvScheme::Plain]) {
-        let loaded = load(&checkpoint(), Dtype::Bfloat16);
+    let plain =
+        batchable().into_iter().chain([KvScheme::Plain]).map(|scheme| (checkpoint(), scheme));
+    let beside_states = batchable_beside_states().into_iter().map(|scheme| (recurrent(), scheme));
+    for (directory, scheme) in plain.chain(beside_states) {
+        let loaded = load(&directory, Dtype::Bfloat16);
         let profile = loaded.kv_profile(&scheme);
         let (mut scheduler, _) = scheduler(loaded, &scheme);
         let row = Arrival { prompt: prompt(&mut Random::new(1), 250), max_tokens: 12, tick: 0 };
@@ -237,6 +265,34 @@ fn a_decoding_row_holds_the_bytes_that_its_profile_says_in_every_scheme() {
             }
         }
         assert!(widths.first() < Some(&256) && widths.last() > Some(&256), "{widths:?}");
+    }
+}
+
+#[test]
+fn rows_of_one_length_hold_the_bytes_that_the_profile_says_of_their_batch() {
+    for scheme in batchable_beside_states() {
+        let loaded = load(&recurrent(), Dtype::Bfloat16);
+        let profile = loaded.kv_profile(&scheme);
+        let (mut scheduler, _) = scheduler(loaded, &scheme);
+        let rows = in_step(2);
+        let mut clients = Vec::new();
+        for (id, row) in rows.iter().enumerate() {
+            let (client, events) = Client::new(16);
+            let row = Arrival { max_tokens: 16, ..row.clone() };
+            scheduler.submit(spec(id, &row, Lane::Continuous), events);
+            clients.push(client);
+        }
+        let mut seen = 0;
+        while scheduler.live_rows() > 0 {
+            scheduler.tick();
+            let snapshot = scheduler.snapshot();
+            if snapshot.batch.active_rows == rows.len() {
+                let longest = profile.batch_bytes(rows.len(), rows[0].prompt.len() + 16);
+                assert_eq!(snapshot.batch.kv_bytes, longest, "{}", scheme.name());
+                seen += 1;
+            }
+        }
+        assert!(seen > 3, "{}: {seen}", scheme.name());
     }
 }
 

@@ -1,6 +1,7 @@
 //! What mlx-lm 0.32.2 makes of the same weights, held bit for bit (goldens/README.md has the
 //! formats; `cargo xtask goldens` writes them).
 
+mod continued;
 mod dense;
 mod gemma;
 mod llama;

@@ -177,7 +177,7 @@ fn check_end(place: &str, row: &GoldenRow, client: &Client) {
     assert_eq!(stopped, row.finish == "stop", "{place}");
 }
 
-fn stored(tensors: &SafeTensors<'_>, name: &str) -> Vec<Vec<f32>> {
+pub(super) fn stored(tensors: &SafeTensors<'_>, name: &str) -> Vec<Vec<f32>> {
     let view = tensors.tensor(name).unwrap_or_else(|error| panic!("{name}: {error}"));
     let data = view.data();
     let values: Vec<f32> = match view.dtype() {
@@ -196,7 +196,7 @@ fn halves(data: &[u8]) -> impl Iterator<Item = u16> + '_ {
     data.as_chunks::<2>().0.iter().map(|half| u16::from_le_bytes(*half))
 }
 
-fn compare(got: &[f32], wanted: &[f32], tolerance: Tolerance, place: &str) {
+pub(super) fn compare(got: &[f32], wanted: &[f32], tolerance: Tolerance, place: &str) {
     assert_eq!(got.len(), wanted.len(), "{place}");
     for (token, (got, wanted)) in got.iter().zip(wanted).enumerate() {
         let near = match tolerance {

@@ -12,6 +12,8 @@ mod device;
 #[cfg(feature = "mlx")]
 mod exit;
 #[cfg(feature = "mlx")]
+pub mod experts;
+#[cfg(feature = "mlx")]
 mod failure;
 #[cfg(all(feature = "mlx", not(target_os = "macos")))]
 mod mach;
@@ -19,6 +21,8 @@ mod mach;
 pub mod memory;
 #[cfg(feature = "mlx")]
 pub mod ops;
+#[cfg(feature = "mlx")]
+mod packed;
 #[cfg(feature = "mlx")]
 pub mod recurrence;
 #[cfg(feature = "mlx")]
@@ -30,6 +34,8 @@ pub use device::{BackEnd, Device};
 pub use exit::leave;
 #[cfg(feature = "mlx")]
 pub use mlx_rs::{Array, Dtype};
+#[cfg(feature = "mlx")]
+pub use packed::{Packed, PackedFormat, PackedMode};
 #[cfg(feature = "mlx")]
 pub use weights::Weights;
 

@@ -231,21 +231,6 @@ pub fn add_matmul(bias: &Array, x: &Array, w: &Array) -> Result<Array> {
     Ok(mlx_rs::ops::addmm(bias, x, w, None, None)?)
 }
 
-/// `x W^T` for an affine-quantized `W` `[out, in]`, packed in groups of `group_size` along its input
-/// axis with `bits` bits a weight.
-///
-/// # Errors
-/// `EngineFailed` when the shapes do not fit.
-pub fn quantized_matmul(
-    x: &Array,
-    packed: &Array,
-    scales: &Array,
-    biases: &Array,
-    packing: (i32, i32),
-) -> Result<Array> {
-    quantized_product(x, (packed, scales, biases), packing, true)
-}
-
 /// `x W^T` (`transpose`) or `x W` for packed values with their scales and biases, `W` packed in groups
 /// of `group_size` along its last axis with `bits` bits a value.
 ///
@@ -635,7 +620,7 @@ impl Bounds {
     }
 }
 
-fn new_array(
+pub(super) fn new_array(
     attempt: &'static str,
     call: impl FnOnce(*mut mlx_sys::mlx_array) -> i32,
 ) -> Result<Array> {

@@ -19,7 +19,7 @@ const HEADER_BYTES_MAX: u64 = 100 * 1024 * 1024;
 
 /// Ends of the names of tensors that stay in the type in which they are stored, because mlx-lm 0.32.2's
 /// `cast_predicate`s keep them: the models use them in f32.
-const KEPT_TYPES: [&str; 1] = ["A_log"];
+const KEPT_TYPES: [&str; 2] = ["A_log", "e_score_correction_bias"];
 
 /// Named arrays of a checkpoint. Layers take what is theirs; nothing is copied.
 #[derive(Debug)]
@@ -42,6 +42,11 @@ impl Weights {
             })?);
         }
         Ok(Self { arrays, directory: directory.to_owned() })
+    }
+
+    /// A checkpoint of arrays that are at hand, for tests.
+    pub fn of(arrays: impl IntoIterator<Item = (String, Array)>) -> Self {
+        Self { arrays: arrays.into_iter().collect(), directory: PathBuf::from("memory") }
     }
 
     /// Whether a tensor of that name exists.

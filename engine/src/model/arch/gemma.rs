@@ -46,7 +46,7 @@ fn block(
         attention_norm: Some(norm("input_layernorm")?),
         attended_norm: None,
         mlp_norm: Some(norm("post_attention_layernorm")?),
-        mlp: mlp.with_activation(Activation::Gelu),
+        mlp: mlp.with_activation(Activation::Gelu).into(),
         fed_norm: None,
         attention: Attention::load(weights, config, &at("self_attn"), attention)?.into(),
         residual: Residual::Plain,

@@ -49,7 +49,7 @@ fn block(
         attention: attention.into(),
         attended_norm: Some(norm("post_attention_layernorm")?),
         mlp_norm: Some(norm("pre_feedforward_layernorm")?),
-        mlp: mlp.with_activation(Activation::GeluTanh),
+        mlp: mlp.with_activation(Activation::GeluTanh).into(),
         fed_norm: Some(norm("post_feedforward_layernorm")?),
         residual: Residual::Plain,
     })

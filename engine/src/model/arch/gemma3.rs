@@ -79,7 +79,7 @@ fn block(
         attention_norm: Some(norm("input_layernorm", hidden)?),
         attended_norm: Some(norm("post_attention_layernorm", hidden)?),
         mlp_norm: Some(norm("pre_feedforward_layernorm", hidden)?),
-        mlp: mlp.with_activation(Activation::GeluTanh),
+        mlp: mlp.with_activation(Activation::GeluTanh).into(),
         fed_norm: Some(norm("post_feedforward_layernorm", hidden)?),
         attention: Attention::load_with(weights, config, &at("self_attn"), shape, options)?.into(),
         residual: Residual::Finite,

@@ -145,7 +145,7 @@ impl Parts {
             attention,
             attended_norm: None,
             mlp_norm: Some(norm("post_attention_layernorm")?),
-            mlp: Mlp::load(weights, config, &at("mlp"), (hidden, self.intermediate))?,
+            mlp: Mlp::load(weights, config, &at("mlp"), (hidden, self.intermediate))?.into(),
             fed_norm: None,
             residual: Residual::Plain,
         })

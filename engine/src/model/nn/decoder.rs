@@ -1,7 +1,7 @@
 //! The stack that most families are: an embedding, blocks of attention and feed-forward around a
 //! residual stream, a norm, a head. What differs between them is in the parts.
 
-use super::{AttentionShape, Embedding, Linear, Mixer, Mlp, RmsNorm};
+use super::{AttentionShape, Embedding, FeedForward, Linear, Mixer, RmsNorm};
 use crate::cache::{CacheSet, Positions, TokenShape, Window};
 use crate::error::Result;
 use crate::mlx::{Array, ops};
@@ -49,7 +49,7 @@ pub struct Block {
     /// Before the feed-forward block.
     pub mlp_norm: Option<RmsNorm>,
     /// The feed-forward block.
-    pub mlp: Mlp,
+    pub mlp: FeedForward,
     /// After the feed-forward block, before the sum.
     pub fed_norm: Option<RmsNorm>,
     /// How sums are taken.

@@ -47,14 +47,7 @@ impl Embedding {
     fn look_up(&self, tokens: &Array) -> Result<Array> {
         match &self.table {
             Matrix::Dense { weight, .. } => ops::take_axis(weight, tokens, 0),
-            Matrix::Affine(matrix) => {
-                let packed = ops::take_axis(&matrix.packed, tokens, 0)?;
-                let scales = ops::take_axis(&matrix.scales, tokens, 0)?;
-                let biases = ops::take_axis(&matrix.biases, tokens, 0)?;
-                let quantization = matrix.quantization;
-                let shape = (quantization.group_size, quantization.bits);
-                ops::dequantize(&packed, &scales, &biases, shape)
-            }
+            Matrix::Packed(matrix) => matrix.rows(tokens),
         }
     }
 

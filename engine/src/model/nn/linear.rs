@@ -1,9 +1,9 @@
-//! Linear layers, dense and affine-quantized.
+//! Linear layers, dense and packed.
 
 use serde_json::Value;
 
 use crate::error::{Code, Error, Result};
-use crate::mlx::{Array, Weights, ops};
+use crate::mlx::{Array, Packed, PackedFormat, PackedMode, Weights, ops};
 use crate::model::ModelConfig;
 
 /// `y = x W^T + b`.
@@ -17,17 +17,11 @@ pub struct Linear {
 #[derive(Debug)]
 pub(super) enum Matrix {
     /// The transposed view is kept beside the weight, so that a step builds one node less.
-    Dense { weight: Array, transposed: Array },
-    /// Packed by MLX's affine scheme: `scale * q + bias` per group along the input axis.
-    Affine(AffineMatrix),
-}
-
-#[derive(Debug)]
-pub(super) struct AffineMatrix {
-    pub(super) packed: Array,
-    pub(super) scales: Array,
-    pub(super) biases: Array,
-    pub(super) quantization: Quantization,
+    Dense {
+        weight: Array,
+        transposed: Array,
+    },
+    Packed(Packed),
 }
 
 /// How a checkpoint's affine-quantized weights are packed.
@@ -115,33 +109,40 @@ impl Matrix {
             let transposed = weight.transpose_axes(&[1, 0])?;
             return Ok(Self::Dense { weight, transposed });
         }
-        let quantization = Quantization::of_layer(config, path)?.ok_or_else(|| {
-            Error::new(
-                Code::BadModel,
-                format!("`{path}` is packed, but the config has no `quantization`"),
-            )
-        })?;
-        let Quantization { group_size, bits } = quantization;
-        let groups = [outputs, inputs / group_size];
-        Ok(Self::Affine(AffineMatrix {
-            packed: weights.take_shaped(&name, &[outputs, inputs * bits / 32])?,
-            scales: weights.take_shaped(&format!("{path}.scales"), &groups)?,
-            biases: weights.take_shaped(&format!("{path}.biases"), &groups)?,
-            quantization,
-        }))
+        Ok(Self::Packed(load_packed(weights, config, path, &[outputs, inputs])?))
     }
 
     /// `x W^T`.
     pub(super) fn multiply(&self, x: &Array) -> Result<Array> {
         match self {
             Self::Dense { transposed, .. } => Ok(x.matmul(transposed)?),
-            Self::Affine(matrix) => ops::quantized_matmul(
-                x,
-                &matrix.packed,
-                &matrix.scales,
-                &matrix.biases,
-                (matrix.quantization.group_size, matrix.quantization.bits),
-            ),
+            Self::Packed(matrix) => matrix.multiply(x),
         }
     }
+}
+
+/// Takes the packed matrix `path.weight`, or a stack of them, that unpacks to `shape`.
+///
+/// # Errors
+/// `BadModel` when a tensor is missing, of another shape, or packed in a way that is not known.
+pub(super) fn load_packed(
+    weights: &mut Weights,
+    config: &ModelConfig,
+    path: &str,
+    shape: &[i32],
+) -> Result<Packed> {
+    let quantization = Quantization::of_layer(config, path)?.ok_or_else(|| {
+        let message = format!("`{path}` is packed, but the config has no `quantization`");
+        Error::new(Code::BadModel, message)
+    })?;
+    let Quantization { group_size, bits } = quantization;
+    let [stack @ .., inputs] = shape else { return Err(Error::new(Code::Internal, "no shape")) };
+    let shaped = |columns: i32| [stack, &[columns]].concat();
+    let groups = shaped(inputs / group_size);
+    Ok(Packed {
+        values: weights.take_shaped(&format!("{path}.weight"), &shaped(inputs * bits / 32))?,
+        scales: weights.take_shaped(&format!("{path}.scales"), &groups)?,
+        biases: Some(weights.take_shaped(&format!("{path}.biases"), &groups)?),
+        format: PackedFormat { mode: PackedMode::Affine, group_size, bits },
+    })
 }

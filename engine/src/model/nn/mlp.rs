@@ -2,11 +2,11 @@
 
 use super::Linear;
 use crate::error::Result;
-use crate::mlx::{Array, Weights, ops};
+use crate::mlx::{Array, Weights, experts, ops};
 use crate::model::ModelConfig;
 
 /// What the gate goes through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
     /// `x * sigmoid(x)`.
     Silu,
@@ -14,15 +14,27 @@ pub enum Activation {
     Gelu,
     /// The same with tanh for Phi.
     GeluTanh,
+    /// SiLU within bounds, with one added to what it gates: see [`experts::clipped_swiglu`].
+    ClippedSilu {
+        /// What the sigmoid's input is multiplied by.
+        alpha: f32,
+        /// Where gate and value are cut.
+        limit: f32,
+    },
 }
 
 impl Activation {
-    fn forward(self, x: &Array) -> Result<Array> {
-        match self {
-            Self::Silu => Ok(x.multiply(ops::sigmoid(x)?)?),
-            Self::Gelu => ops::gelu(x),
-            Self::GeluTanh => ops::gelu_tanh(x),
-        }
+    /// `activation(gate) * up`.
+    pub(super) fn gate(self, gate: &Array, up: &Array) -> Result<Array> {
+        let open = match self {
+            Self::Silu => gate.multiply(ops::sigmoid(gate)?)?,
+            Self::Gelu => ops::gelu(gate)?,
+            Self::GeluTanh => ops::gelu_tanh(gate)?,
+            Self::ClippedSilu { alpha, limit } => {
+                return experts::clipped_swiglu(gate, up, (alpha, limit));
+            }
+        };
+        Ok(open.multiply(up)?)
     }
 }
 
@@ -98,7 +110,7 @@ impl Mlp {
     /// `EngineFailed` with MLX's text.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         let (gate, up) = self.input.forward(x)?;
-        self.down.forward(&self.activation.forward(&gate)?.multiply(up)?)
+        self.down.forward(&self.activation.gate(&gate, &up)?)
     }
 }
 

@@ -5,6 +5,8 @@ mod attention;
 mod decoder;
 mod delta_rule;
 mod embedding;
+mod experts;
+mod feed_forward;
 mod gated_delta;
 mod linear;
 mod mixer;
@@ -12,6 +14,7 @@ mod mlp;
 mod norm;
 mod query_scale;
 mod rope;
+mod router;
 mod spec;
 
 pub use attention::{
@@ -19,6 +22,8 @@ pub use attention::{
 };
 pub use decoder::{Block, Decoder, DecoderSizes, LogitScale, Residual};
 pub use embedding::Embedding;
+pub use experts::{ExpertSizes, Experts, stack_experts};
+pub use feed_forward::{FeedForward, Mixture, MixtureSpec, SharedSpec};
 pub use gated_delta::{GatedDelta, GatedDeltaShape};
 pub use linear::{Linear, Quantization};
 pub use mixer::Mixer;
@@ -26,4 +31,5 @@ pub use mlp::{Activation, Gating, Mlp};
 pub use norm::RmsNorm;
 pub use query_scale::QueryScale;
 pub use rope::{BASE_DEFAULT, Rope, RopeOptions, context_tokens, kind as rope_kind};
+pub use router::{Choice, Router, RouterSpec, Routing, SigmoidRouting};
 pub use spec::{DecoderSpec, HeadSource, LayerSpec, NormPlacement};

@@ -11,6 +11,11 @@ pub struct RmsNorm {
 }
 
 impl RmsNorm {
+    /// With a weight `[dimensions]` that is at hand.
+    pub fn of_weight(weight: Array, epsilon: f32) -> Self {
+        Self { weight, epsilon }
+    }
+
     /// Takes `path.weight` of shape `[dimensions]`.
     ///
     /// # Errors

@@ -2,8 +2,9 @@
 //! it takes the tensors under the names that they all use.
 
 use super::{
-    Attention, AttentionOptions, Block, Decoder, DecoderSizes, Embedding, Gating, HeadNorms,
-    Linear, LogitScale, Mlp, NormSpan, Projections, QueryScale, Residual, RmsNorm, Rope,
+    Attention, AttentionOptions, Block, Decoder, DecoderSizes, Embedding, FeedForward, Gating,
+    HeadNorms, Linear, LogitScale, MixtureSpec, Mlp, NormSpan, Projections, QueryScale, Residual,
+    RmsNorm, Rope,
 };
 use crate::cache::Window;
 use crate::error::Result;
@@ -46,6 +47,8 @@ pub struct LayerSpec {
     pub query_scale: Option<QueryScale>,
     /// How the input becomes queries, keys and values.
     pub projections: Projections,
+    /// The experts that stand in for the one feed-forward block.
+    pub mixture: Option<MixtureSpec>,
 }
 
 /// Where a norm stands, and what it is called.
@@ -78,6 +81,7 @@ impl LayerSpec {
             head_norms: None,
             query_scale: None,
             projections: Projections::Separate,
+            mixture: None,
         }
     }
 }
@@ -140,14 +144,13 @@ impl DecoderSpec {
         path: &str,
         layer: &LayerSpec,
     ) -> Result<Block> {
-        let DecoderSizes { attention: shape, intermediate, epsilon, .. } = self.sizes;
+        let DecoderSizes { attention: shape, epsilon, .. } = self.sizes;
         let at = |name: &str| format!("{path}.{name}");
         let options = self.attention(weights, &at("self_attn"), layer)?;
         let mut norm = |placement, name: &str| {
             let here = self.norms == placement;
             here.then(|| RmsNorm::load(weights, &at(name), shape.hidden, epsilon)).transpose()
         };
-        let mlp_sizes = (shape.hidden, intermediate);
         Ok(Block {
             window: layer.window,
             attention_norm: norm(NormPlacement::Before, "input_layernorm")?,
@@ -156,8 +159,23 @@ impl DecoderSpec {
             fed_norm: norm(NormPlacement::After, "post_feedforward_layernorm")?,
             attention: Attention::load_with(weights, config, &at("self_attn"), shape, options)?
                 .into(),
-            mlp: Mlp::load_with(weights, config, &at("mlp"), mlp_sizes, self.gating)?,
+            mlp: self.feed_forward(config, weights, &at("mlp"), layer)?,
             residual: self.residual,
+        })
+    }
+
+    fn feed_forward(
+        &self,
+        config: &ModelConfig,
+        weights: &mut Weights,
+        path: &str,
+        layer: &LayerSpec,
+    ) -> Result<FeedForward> {
+        let hidden = self.sizes.attention.hidden;
+        let sizes = (hidden, self.sizes.intermediate);
+        Ok(match &layer.mixture {
+            None => Mlp::load_with(weights, config, path, sizes, self.gating)?.into(),
+            Some(mixture) => mixture.load(weights, config, path, hidden)?.into(),
         })
     }
 

@@ -42,11 +42,16 @@ const FAMILIES: &[Family] = &[
     batched("phi3", |config, weights| boxed(phi3::load(config, weights))),
     batched("qwen2", |config, weights| boxed(qwen2::load(config, weights))),
     batched("qwen3", |config, weights| boxed(qwen3::load(config, weights))),
-    Family { towers: &[Tower::Vision], arrange: Some(qwen3_5::arrange), ..QWEN3_5 },
+    QWEN3_5,
+    Family { model_type: "qwen3_5_moe", ..QWEN3_5 },
     batched("smollm3", |config, weights| boxed(smollm3::load(config, weights))),
 ];
 
-const QWEN3_5: Family = batched("qwen3_5", |config, weights| boxed(qwen3_5::load(config, weights)));
+const QWEN3_5: Family = Family {
+    towers: &[Tower::Vision],
+    arrange: Some(qwen3_5::arrange),
+    ..batched("qwen3_5", |config, weights| boxed(qwen3_5::load(config, weights)))
+};
 
 type Arrange = fn(&ModelConfig, &mut Weights) -> Result<()>;
 type Build = fn(&ModelConfig, &mut Weights) -> Result<Box<dyn Model>>;

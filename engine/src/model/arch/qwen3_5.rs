@@ -1,5 +1,6 @@
-//! The text part of Qwen3.5: three layers of [Gated DeltaNet](GatedDelta), then one of gated attention, of
-//! which a quarter of each head turns; norms as in Llama. mlx-lm 0.32.2, `qwen3_5.py`.
+//! The text part of Qwen3.5, dense and with experts: three layers of [Gated DeltaNet](GatedDelta), then
+//! one of gated attention, of which a quarter of each head turns; norms as in Llama. mlx-lm 0.32.2,
+//! `qwen3_5.py` and `qwen3_5_moe.py`.
 //!
 //! Checkpoints come in two layouts: that of Hugging Face, where norm weights are stored around 0 and the
 //! convolution's axes are in another order, and MLX's. They may hold a vision tower and a head that
@@ -11,9 +12,9 @@ use crate::error::Result;
 use crate::mlx::{Array, Weights, ops};
 use crate::model::ModelConfig;
 use crate::model::nn::{
-    Attention, AttentionOptions, AttentionShape, Block, Decoder, Embedding, GatedDelta,
-    GatedDeltaShape, HeadNorms, Linear, LogitScale, Mixer, Mlp, NormSpan, Projections, Residual,
-    RmsNorm, Rope, RopeOptions,
+    Activation, Attention, AttentionOptions, AttentionShape, Block, Decoder, Embedding,
+    FeedForward, GatedDelta, GatedDeltaShape, HeadNorms, Linear, LogitScale, Mixer, MixtureSpec,
+    Mlp, NormSpan, Projections, Residual, RmsNorm, Rope, RopeOptions, Routing, SharedSpec,
 };
 
 const MODEL: &str = "language_model.model";
@@ -103,8 +104,16 @@ struct Parts {
     attention: AttentionShape,
     linear: GatedDeltaShape,
     rope: Rope,
-    intermediate: i32,
+    feed_forward: Feed,
     epsilon: f32,
+}
+
+/// What follows attention.
+#[derive(Debug)]
+enum Feed {
+    /// A block of this inner width.
+    Dense(i32),
+    Mixture(MixtureSpec),
 }
 
 impl Parts {
@@ -116,7 +125,7 @@ impl Parts {
             attention,
             linear: GatedDeltaShape::of_config(config)?,
             rope: rope(config, attention.head_dimension)?,
-            intermediate: config.count("intermediate_size")?,
+            feed_forward: Feed::of_config(config)?,
             epsilon: config.number("rms_norm_eps")?,
         })
     }
@@ -145,7 +154,7 @@ impl Parts {
             attention,
             attended_norm: None,
             mlp_norm: Some(norm("post_attention_layernorm")?),
-            mlp: Mlp::load(weights, config, &at("mlp"), (hidden, self.intermediate))?.into(),
+            mlp: self.feed_forward.load(weights, config, &at("mlp"), hidden)?,
             fed_norm: None,
             residual: Residual::Plain,
         })
@@ -167,6 +176,43 @@ impl Parts {
             ..AttentionOptions::of_rope(self.rope.clone(), dimension)
         };
         Attention::load_with(weights, config, path, self.attention, options)
+    }
+}
+
+impl Feed {
+    /// Experts where there are any.
+    fn of_config(config: &ModelConfig) -> Result<Self> {
+        if config.get("num_experts").is_none_or(|experts| *experts == 0) {
+            return Ok(Self::Dense(config.count("intermediate_size")?));
+        }
+        let normalized = config.flag("norm_topk_prob", true)?;
+        Ok(Self::Mixture(MixtureSpec {
+            experts: config.count("num_experts")?,
+            chosen: config.count("num_experts_per_tok")?,
+            intermediate: config.count("moe_intermediate_size")?,
+            activation: Activation::Silu,
+            routing: Routing::TopOfSoftmax { normalized },
+            router_name: "gate",
+            experts_name: "switch_mlp",
+            shared: Some(SharedSpec {
+                name: "shared_expert",
+                intermediate: config.count("shared_expert_intermediate_size")?,
+                gate_name: Some("shared_expert_gate"),
+            }),
+        }))
+    }
+
+    fn load(
+        &self,
+        weights: &mut Weights,
+        config: &ModelConfig,
+        path: &str,
+        hidden: i32,
+    ) -> Result<FeedForward> {
+        Ok(match self {
+            Self::Dense(width) => Mlp::load(weights, config, path, (hidden, *width))?.into(),
+            Self::Mixture(mixture) => mixture.load(weights, config, path, hidden)?.into(),
+        })
     }
 }
 

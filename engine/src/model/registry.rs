@@ -41,7 +41,10 @@ const FAMILIES: &[Family] = &[
     batched("olmo3", |config, weights| boxed(olmo3::load(config, weights))),
     batched("phi3", |config, weights| boxed(phi3::load(config, weights))),
     batched("qwen2", |config, weights| boxed(qwen2::load(config, weights))),
-    batched("qwen3", |config, weights| boxed(qwen3::load(config, weights))),
+    Family {
+        arrange: Some(qwen3::arrange),
+        ..batched("qwen3", |config, weights| boxed(qwen3::load(config, weights)))
+    },
     QWEN3_5,
     Family { model_type: "qwen3_5_moe", ..QWEN3_5 },
     batched("smollm3", |config, weights| boxed(smollm3::load(config, weights))),

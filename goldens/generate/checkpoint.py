@@ -254,19 +254,36 @@ def qwen3_5(model_type="qwen3_5", tie_word_embeddings=False, **fields):
     )
 
 
+FOR_GROUPS_OF_64 = dict(
+    num_hidden_layers=2,
+    full_attention_interval=2,
+    hidden_size=64,
+    linear_value_head_dim=16,
+)
+EXPERTS = dict(
+    num_experts=6,
+    num_experts_per_tok=2,
+    moe_intermediate_size=16,
+    shared_expert_intermediate_size=24,
+)
 QWEN3_5 = {
     "qwen3_5-tiny": qwen3_5(
         num_hidden_layers=5, full_attention_interval=2, tie_word_embeddings=True
     ),
     "qwen3_5-tiny-hub": qwen3_5(num_hidden_layers=3, full_attention_interval=3),
-    "qwen3_5-tiny-4bit": qwen3_5(
-        num_hidden_layers=2,
-        full_attention_interval=2,
-        hidden_size=64,
-        intermediate_size=128,
-        linear_value_head_dim=16,
+    "qwen3_5-tiny-4bit": qwen3_5(**FOR_GROUPS_OF_64, intermediate_size=128),
+    "qwen3_5_moe-tiny-hub": qwen3_5(
+        "qwen3_5_moe", **EXPERTS, num_hidden_layers=3, full_attention_interval=2
+    ),
+    "qwen3_5_moe-tiny-4bit": qwen3_5(
+        "qwen3_5_moe",
+        **FOR_GROUPS_OF_64,
+        **dict(EXPERTS, moe_intermediate_size=64, shared_expert_intermediate_size=64),
     ),
 }
+for config in QWEN3_5.values():
+    if "num_experts" in config["text_config"]:
+        del config["text_config"]["intermediate_size"]
 CONFIGS.update(QWEN3_5)
 
 # The default of a quantized checkpoint, and the modules that differ from it.
@@ -281,6 +298,12 @@ QUANTIZATION_OF = {
             group_size=32, bits=8, mode="affine"
         ),
         "language_model.lm_head": dict(group_size=32, bits=8, mode="affine"),
+    },
+    # As mlx-lm's converter does it.
+    "qwen3_5_moe": {
+        f"language_model.model.layers.{layer}.mlp.{name}": dict(group_size=64, bits=8, mode="affine")
+        for layer in range(2)
+        for name in ["gate", "shared_expert_gate"]
     },
 }
 
@@ -379,20 +402,28 @@ def in_layout_of_the_hub(weights):
     norm weights around 0, and tensors of parts that are not run."""
     stored = {}
     for name, weight in weights.items():
-        if name.startswith("language_model.model."):
-            name = name.replace("language_model.model.", "model.language_model.", 1)
-        else:
-            name = name.removeprefix("language_model.")
+        if "switch_mlp.up_proj" in name:
+            continue
+        if "switch_mlp.gate_proj" in name:
+            weight = mx.concatenate([weight, weights[name.replace("gate_proj", "up_proj")]], axis=1)
         if name.endswith("conv1d.weight"):
             weight = weight.moveaxis(2, 1)
         if name.endswith("norm.weight") and "linear_attn" not in name:
             weight = weight - 1.0
-        stored[name] = weight
+        stored[name_of_the_hub(name)] = weight
     ones = mx.ones((4, 4), mx.bfloat16)
     for name in ["model.visual.blocks.0.attn.qkv.weight", "mtp.layers.0.self_attn.q_proj.weight"]:
         stored[name] = ones
     stored["mtp.layers.0.input_layernorm.weight"] = ones[0]
     return stored
+
+
+def name_of_the_hub(name):
+    if name.startswith("language_model.model."):
+        name = name.replace("language_model.model.", "model.language_model.", 1)
+    name = name.removeprefix("language_model.")
+    name = name.replace("switch_mlp.gate_proj.weight", "experts.gate_up_proj")
+    return name.replace("switch_mlp.down_proj.weight", "experts.down_proj")
 
 
 def write_json(path: Path, value):

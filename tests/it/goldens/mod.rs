@@ -3,6 +3,7 @@
 
 mod continued;
 mod dense;
+mod embeddings;
 mod gemma;
 mod llama;
 mod qwen3_5;

@@ -28,3 +28,14 @@ fn qwen3_5_in_the_layout_of_its_makers_equals_mlx_lm_bit_for_bit() {
 fn qwen3_5_quantized_equals_mlx_lm_bit_for_bit() {
     check("qwen3_5-tiny-4bit", "", Dtype::Bfloat16, Tolerance::Bits);
 }
+
+/// Experts that are not quantized run in f32 only on a processor.
+#[test]
+fn qwen3_5_moe_in_the_layout_of_its_makers_equals_mlx_lm_up_to_the_blas() {
+    check("qwen3_5_moe-tiny-hub", ".float32", Dtype::Float32, Tolerance::Absolute(1e-4));
+}
+
+#[test]
+fn qwen3_5_moe_quantized_equals_mlx_lm_bit_for_bit() {
+    check("qwen3_5_moe-tiny-4bit", "", Dtype::Bfloat16, Tolerance::Bits);
+}

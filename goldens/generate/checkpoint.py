@@ -214,6 +214,27 @@ DENSE = {
 }
 CONFIGS.update(DENSE)
 
+# Mixtures of experts; enough of them are chosen that prompts of more than 21 tokens are sorted by expert.
+QWEN3_MOE = dense(
+    "qwen3_moe",
+    num_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=32,
+    decoder_sparse_step=1,
+    mlp_only_layers=[],
+    norm_topk_prob=False,
+)
+MIXTURES = {
+    "qwen3_moe-tiny": dict(
+        QWEN3_MOE, num_hidden_layers=3, mlp_only_layers=[1], norm_topk_prob=True
+    ),
+    "qwen3_moe-tiny-4bit": dict(QWEN3_MOE, hidden_size=64, head_dim=16),
+}
+CONFIGS.update(MIXTURES)
+
+# Checkpoints with the tensors of each expert by themselves, as they are published; mlx-lm stacks them.
+UNSTACKED = {"qwen3_moe-tiny"}
+
 
 def qwen3_5(model_type="qwen3_5", tie_word_embeddings=False, **fields):
     """Linear layers, every second or third one full; the last may be either."""
@@ -262,7 +283,7 @@ FOR_GROUPS_OF_64 = dict(
 )
 EXPERTS = dict(
     num_experts=6,
-    num_experts_per_tok=2,
+    num_experts_per_tok=3,
     moe_intermediate_size=16,
     shared_expert_intermediate_size=24,
 )
@@ -286,29 +307,45 @@ for config in QWEN3_5.values():
         del config["text_config"]["intermediate_size"]
 CONFIGS.update(QWEN3_5)
 
-# The default of a quantized checkpoint, and the modules that differ from it.
-QUANTIZATION = dict(group_size=64, bits=4, mode="affine")
-QUANTIZATION_OF = {
-    "llama": {
-        "model.layers.0.mlp.down_proj": dict(group_size=32, bits=4, mode="affine"),
-        "lm_head": dict(group_size=32, bits=8, mode="affine"),
-    },
-    "qwen3_5": {
-        "language_model.model.layers.0.linear_attn.in_proj_a": dict(
-            group_size=32, bits=8, mode="affine"
-        ),
-        "language_model.lm_head": dict(group_size=32, bits=8, mode="affine"),
-    },
-    # As mlx-lm's converter does it.
-    "qwen3_5_moe": {
-        f"language_model.model.layers.{layer}.mlp.{name}": dict(group_size=64, bits=8, mode="affine")
-        for layer in range(2)
-        for name in ["gate", "shared_expert_gate"]
-    },
+# Checkpoints in the layout in which Qwen3.5 is published.
+FROM_HUB = {"qwen3_5-tiny-hub", "qwen3_5_moe-tiny-hub"}
+
+
+def affine(bits, group_size):
+    return dict(group_size=group_size, bits=bits, mode="affine")
+
+
+# How a quantized checkpoint packs its modules: in general, and those that differ. Embeddings stay dense
+# where they are not named.
+QUANTIZED = {
+    "llama-tiny-4bit": (
+        affine(4, 64),
+        {"model.layers.0.mlp.down_proj": affine(4, 32), "lm_head": affine(8, 32)},
+    ),
+    # mlx-lm itself gives routers 8 bits.
+    "qwen3_moe-tiny-4bit": (
+        affine(4, 32),
+        {f"model.layers.{layer}.mlp.gate": affine(8, 64) for layer in range(2)},
+    ),
+    "qwen3_5-tiny-4bit": (
+        affine(4, 64),
+        {
+            "language_model.model.layers.0.linear_attn.in_proj_a": affine(8, 32),
+            "language_model.lm_head": affine(8, 32),
+        },
+    ),
+    "qwen3_5_moe-tiny-4bit": (
+        affine(4, 64),
+        {
+            f"language_model.model.layers.{layer}.mlp.{name}": affine(8, 64)
+            for layer in range(2)
+            for name in ["gate", "shared_expert_gate"]
+        },
+    ),
 }
 
 # Which weights of a model type are drawn, where the first ones fall into loops.
-SEEDS = {"gemma2": 1, "gemma3_text": 10, "mistral": 3, "olmo3": 1, "smollm3": 2}
+SEEDS = {"gemma2": 1, "gemma3_text": 10, "mistral": 3, "olmo3": 1, "qwen3_moe": 2, "smollm3": 2}
 
 
 def build(config):
@@ -359,30 +396,30 @@ def draw(name, shape, config):
     return normal * np.float32(1.7 / np.sqrt(shape[-1]))
 
 
-def quantize(model, config):
-    """Quantizes the modules in place; the embedding stays dense. Returns config.json's entry."""
+def quantize(model, config, general, others):
+    """Quantizes the modules in place; embeddings stay dense unless named. Returns config.json."""
 
     def how(path, module):
-        if not hasattr(module, "to_quantized") or "embed_tokens" in path:
-            return False
-        return differing.get(path, True)
+        if path in others:
+            return others[path]
+        return hasattr(module, "to_quantized") and "embed_tokens" not in path
 
-    differing = QUANTIZATION_OF[config["model_type"]]
-    nn.quantize(model, **QUANTIZATION, class_predicate=how)
+    nn.quantize(model, **general, class_predicate=how)
     mx.eval(model.parameters())
-    quantization = dict(QUANTIZATION, **differing)
+    quantization = dict(general, **others)
     return dict(config, quantization=quantization, quantization_config=quantization)
 
 
-def write(directory: Path, model, config):
+def write(directory: Path, model, config, name):
     """Writes the checkpoint: config, weights and tokenizer."""
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "config.json", config)
     weights = dict(tree_flatten(model.parameters()))
-    if directory.name.endswith("hub"):
+    kind = "mlx"
+    if name in UNSTACKED:
+        weights = unstacked(weights)
+    if name in FROM_HUB:
         weights, kind = in_layout_of_the_hub(weights), "pt"
-    else:
-        kind = "mlx"
     mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": kind})
     write_json(directory / "tokenizer.json", tokenizer())
     write_json(
@@ -395,6 +432,18 @@ def write(directory: Path, model, config):
             chat_template=CHAT_TEMPLATE,
         ),
     )
+
+
+def unstacked(weights):
+    """The same with `experts.N` for each entry of `switch_mlp`."""
+    apart = {}
+    for name, array in weights.items():
+        if ".switch_mlp." not in name:
+            apart[name] = array
+            continue
+        for expert in range(array.shape[0]):
+            apart[name.replace(".switch_mlp.", f".experts.{expert}.")] = mx.contiguous(array[expert])
+    return apart
 
 
 def in_layout_of_the_hub(weights):

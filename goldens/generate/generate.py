@@ -39,8 +39,9 @@ WANTED = {
     # Its batches forget that query heads share key heads.
     "gemma2-tiny": lambda: cases.family(truth="alone"),
     "gemma3-tiny": cases.family,
-    **{name: cases.family for name in checkpoint.DENSE},
+    **{name: cases.family for name in [*checkpoint.DENSE, *checkpoint.MIXTURES]},
     "qwen3_5-tiny": cases.family,
+    "qwen3_5_moe-tiny-hub": cases.family,
     "qwen3_5_moe-tiny-4bit": cases.family,
     # Its rope fails on batches.
     "llama-tiny-dynamic": lambda: cases.family(truth="alone"),
@@ -51,11 +52,10 @@ OTHER_DTYPES = {
     # In f16 its sums stop at the greatest number, in f32 its embedding's factor is still bf16's.
     "gemma3-tiny": dict(float16=cases.few, float32=cases.few),
     "qwen3_5-tiny": dict(float16=cases.few, float32=cases.few),
-    "qwen3_5_moe-tiny-hub": dict(float32=cases.family),
 }
 
-# MLX's processor back end gathers matrices in f32 only.
-NOT_IN_BF16 = ["qwen3_5_moe-tiny-hub"]
+# On the CPU MLX multiplies dense experts in f32 only.
+F32_ONLY = {"qwen3_moe-tiny", "qwen3_5_moe-tiny-hub"}
 
 # Rows of these go on from caches that were taken out of a batch.
 CONTINUED = ["llama-tiny", "qwen3_5-tiny"]
@@ -103,13 +103,13 @@ def checked_versions(parser):
 def tiny(directory, name, versions):
     config = checkpoint.CONFIGS[name]
     model = checkpoint.build(config)
-    if name.endswith("4bit"):
-        config = checkpoint.quantize(model, config)
-    checkpoint.write(directory, model, config)
+    if name in checkpoint.QUANTIZED:
+        config = checkpoint.quantize(model, config, *checkpoint.QUANTIZED[name])
+    checkpoint.write(directory, model, config, name)
     # From here on the model is what any reader of the files sees.
     wanted = WANTED.get(name, cases.few)
-    if name not in NOT_IN_BF16:
-        write_cases(directory, name, "bfloat16", wanted(), versions)
+    dtype = "float32" if name in F32_ONLY else "bfloat16"
+    write_cases(directory, name, dtype, wanted(), versions)
     if name in EMBEDDING:
         embeddings.generate(directory, name, versions)
     if name in CONTINUED:

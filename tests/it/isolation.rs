@@ -118,3 +118,8 @@ fn a_rows_logits_do_not_depend_on_its_neighbours_tokens_in_other_dense_families(
         check(checkpoint, 25);
     }
 }
+
+#[test]
+fn a_rows_logits_do_not_depend_on_its_neighbours_tokens_in_mixtures_of_experts() {
+    check("qwen3_moe-tiny-4bit", 50);
+}

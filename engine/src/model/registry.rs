@@ -2,7 +2,7 @@
 
 use super::arch::{
     gemma, gemma2, gemma3, granite, llama, minicpm, ministral3, olmo3, phi3, qwen2, qwen3, qwen3_5,
-    smollm3,
+    qwen3_moe, smollm3,
 };
 use super::nn::Decoder;
 use super::{Model, ModelConfig};
@@ -47,6 +47,7 @@ const FAMILIES: &[Family] = &[
     },
     QWEN3_5,
     Family { model_type: "qwen3_5_moe", ..QWEN3_5 },
+    batched("qwen3_moe", |config, weights| boxed(qwen3_moe::load(config, weights))),
     batched("smollm3", |config, weights| boxed(smollm3::load(config, weights))),
 ];
 

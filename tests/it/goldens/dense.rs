@@ -66,7 +66,7 @@ fn dynamic_rope_in_a_batch_equals_each_row_alone_in_mlx_lm_bit_for_bit() {
 }
 
 /// What loading the checkpoint says with `fields` in its config; null takes a field out.
-fn refusal(checkpoint: &str, fields: &Value) -> Error {
+pub(super) fn refusal(checkpoint: &str, fields: &Value) -> Error {
     let source = super::directory().join(checkpoint);
     let directory = tempfile::tempdir().unwrap();
     let mut config: Value = super::read_json(&source.join("config.json"));

@@ -6,6 +6,7 @@ mod dense;
 mod embeddings;
 mod gemma;
 mod llama;
+mod mixture;
 mod qwen3_5;
 mod replay;
 mod rotating;

@@ -40,7 +40,7 @@ WANTED = {
     "gemma2-tiny": lambda: cases.family(truth="alone"),
     "gemma3-tiny": cases.family,
     **{name: cases.family for name in [*checkpoint.DENSE, *checkpoint.MIXTURES]},
-    "qwen3_5-tiny": cases.family,
+    "qwen3_5-tiny": lambda: cases.family() + cases.recurrent(),
     "qwen3_5_moe-tiny-hub": cases.family,
     "qwen3_5_moe-tiny-4bit": cases.family,
     # Its rope fails on batches.

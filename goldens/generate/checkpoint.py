@@ -239,6 +239,81 @@ CONFIGS.update(MIXTURES)
 UNSTACKED = {"qwen3_moe-tiny"}
 
 
+def qwen3_5(model_type="qwen3_5", tie_word_embeddings=False, **fields):
+    """Linear layers, every second or third one full; the last may be either."""
+    text = dict(
+        SMALL,
+        model_type=f"{model_type}_text",
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=12,
+        linear_conv_kernel_dim=4,
+        rope_parameters=dict(
+            rope_type="default",
+            rope_theta=200000.0,
+            partial_rotary_factor=0.25,
+            mrope_section=[2, 1, 1],
+            mrope_interleaved=True,
+        ),
+        tie_word_embeddings=tie_word_embeddings,
+    )
+    text.update(fields)
+    for name in ["architectures", "rope_theta", "torch_dtype"]:
+        del text[name]
+    interval = text["full_attention_interval"]
+    text["layer_types"] = [
+        "linear_attention" if layer % interval else "full_attention"
+        for layer in range(1, text["num_hidden_layers"] + 1)
+    ]
+    return dict(
+        architectures=["Qwen3_5ForConditionalGeneration"],
+        model_type=model_type,
+        text_config=text,
+        tie_word_embeddings=tie_word_embeddings,
+        vision_config=dict(model_type=model_type, depth=1, hidden_size=8),
+    )
+
+
+FOR_GROUPS_OF_64 = dict(
+    num_hidden_layers=2,
+    full_attention_interval=2,
+    hidden_size=64,
+    linear_value_head_dim=16,
+)
+EXPERTS = dict(
+    num_experts=6,
+    num_experts_per_tok=3,
+    moe_intermediate_size=16,
+    shared_expert_intermediate_size=24,
+)
+QWEN3_5 = {
+    "qwen3_5-tiny": qwen3_5(
+        num_hidden_layers=5, full_attention_interval=2, tie_word_embeddings=True
+    ),
+    "qwen3_5-tiny-hub": qwen3_5(num_hidden_layers=3, full_attention_interval=3),
+    "qwen3_5-tiny-4bit": qwen3_5(**FOR_GROUPS_OF_64, intermediate_size=128),
+    "qwen3_5_moe-tiny-hub": qwen3_5(
+        "qwen3_5_moe", **EXPERTS, num_hidden_layers=3, full_attention_interval=2
+    ),
+    "qwen3_5_moe-tiny-4bit": qwen3_5(
+        "qwen3_5_moe",
+        **FOR_GROUPS_OF_64,
+        **dict(EXPERTS, moe_intermediate_size=64, shared_expert_intermediate_size=64),
+    ),
+}
+for config in QWEN3_5.values():
+    if "num_experts" in config["text_config"]:
+        del config["text_config"]["intermediate_size"]
+CONFIGS.update(QWEN3_5)
+
+# Checkpoints in the layout in which Qwen3.5 is published.
+FROM_HUB = {"qwen3_5-tiny-hub", "qwen3_5_moe-tiny-hub"}
+
+
 def affine(bits, group_size):
     return dict(group_size=group_size, bits=bits, mode="affine")
 
@@ -256,6 +331,21 @@ QUANTIZED = {
         {f"model.layers.{layer}.mlp.gate": affine(8, 64) for layer in range(2)},
     ),
     **{name: (affine(4, 32), others) for name, others in gemma4.QUANTIZED.items()},
+    "qwen3_5-tiny-4bit": (
+        affine(4, 64),
+        {
+            "language_model.model.layers.0.linear_attn.in_proj_a": affine(8, 32),
+            "language_model.lm_head": affine(8, 32),
+        },
+    ),
+    "qwen3_5_moe-tiny-4bit": (
+        affine(4, 64),
+        {
+            f"language_model.model.layers.{layer}.mlp.{name}": affine(8, 64)
+            for layer in range(2)
+            for name in ["gate", "shared_expert_gate"]
+        },
+    ),
 }
 
 # Which weights of a model type are drawn, where the first ones fall into loops.
@@ -273,13 +363,20 @@ def build(config):
         # Some families tell a tied head by the tensor that the checkpoint lacks.
         model.sanitize({})
     weights = [
-        (name, mx.array(draw(name, parameter.shape, config)).astype(mx.bfloat16))
+        (name, mx.array(draw(name, parameter.shape, config)).astype(
+            mx.bfloat16 if is_cast(model, name) else mx.float32
+        ))
         for name, parameter in tree_flatten(model.parameters())
     ]
     model.update(tree_unflatten(weights))
     model.eval()
     mx.eval(model.parameters())
     return model
+
+
+def is_cast(model, name):
+    """Whether mlx-lm's converter casts the parameter to the model's type."""
+    return not hasattr(model, "cast_predicate") or model.cast_predicate(name)
 
 
 def draw(name, shape, config):
@@ -298,6 +395,11 @@ def draw(name, shape, config):
         return 0.3 * normal + np.float32(-0.6 if is_loud else 0.0 if is_gemma else 1.0)
     if name.endswith(".bias"):
         return 0.1 * normal
+    if name.endswith("A_log") or name.endswith("dt_bias"):
+        # Memories that fade within some tokens, and others that hardly do.
+        return normal - np.float32(1.0)
+    if name.endswith("conv1d.weight"):
+        return normal * np.float32(1.7 / np.sqrt(shape[1]))
     if "embed_tokens" in name:
         # Gemma multiplies it by the root of the hidden size.
         scale = 0.04 if is_gemma else 0.2 if config["tie_word_embeddings"] else 0.6
@@ -324,11 +426,14 @@ def write(directory: Path, model, config, name):
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "config.json", config)
     weights = dict(tree_flatten(model.parameters()))
+    kind = "mlx"
     if name in UNSTACKED:
         weights = unstacked(weights)
     if name in gemma4.ON_HUB:
         weights = gemma4.as_on_hub(weights, config["text_config"])
-    mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
+    if name in FROM_HUB:
+        weights, kind = in_layout_of_the_hub(weights), "pt"
+    mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": kind})
     write_json(directory / "tokenizer.json", tokenizer())
     write_json(
         directory / "tokenizer_config.json",
@@ -352,6 +457,35 @@ def unstacked(weights):
         for expert in range(array.shape[0]):
             apart[name.replace(".switch_mlp.", f".experts.{expert}.")] = mx.contiguous(array[expert])
     return apart
+
+
+def in_layout_of_the_hub(weights):
+    """A Qwen3.5 checkpoint as its makers publish it: other names, the convolution's axes in another order,
+    norm weights around 0, and tensors of parts that are not run."""
+    stored = {}
+    for name, weight in weights.items():
+        if "switch_mlp.up_proj" in name:
+            continue
+        if "switch_mlp.gate_proj" in name:
+            weight = mx.concatenate([weight, weights[name.replace("gate_proj", "up_proj")]], axis=1)
+        if name.endswith("conv1d.weight"):
+            weight = weight.moveaxis(2, 1)
+        if name.endswith("norm.weight") and "linear_attn" not in name:
+            weight = weight - 1.0
+        stored[name_of_the_hub(name)] = weight
+    ones = mx.ones((4, 4), mx.bfloat16)
+    for name in ["model.visual.blocks.0.attn.qkv.weight", "mtp.layers.0.self_attn.q_proj.weight"]:
+        stored[name] = ones
+    stored["mtp.layers.0.input_layernorm.weight"] = ones[0]
+    return stored
+
+
+def name_of_the_hub(name):
+    if name.startswith("language_model.model."):
+        name = name.replace("language_model.model.", "model.language_model.", 1)
+    name = name.removeprefix("language_model.")
+    name = name.replace("switch_mlp.gate_proj.weight", "experts.gate_up_proj")
+    return name.replace("switch_mlp.down_proj.weight", "experts.down_proj")
 
 
 def write_json(path: Path, value):

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import cases
 import checkpoint
+import continued
+import embeddings
 import gemma3_270m
 import mlx.core as mx
 import oracle
@@ -21,7 +23,7 @@ import rotating
 import sampling
 import smollm2
 import templates
-from mlx.utils import tree_map
+from mlx.utils import tree_map_with_path
 from mlx_lm.utils import load_model
 
 # Numbers depend on these exactly; the second is MLX's own build for the machine.
@@ -43,6 +45,9 @@ WANTED = {
     "gemma4-26b-tiny": lambda: cases.family() + cases.crossing(),
     "gemma4-26b-tiny-4bit": cases.family,
     **{name: cases.family for name in [*checkpoint.DENSE, *checkpoint.MIXTURES]},
+    "qwen3_5-tiny": lambda: cases.family() + cases.recurrent(),
+    "qwen3_5_moe-tiny-hub": cases.family,
+    "qwen3_5_moe-tiny-4bit": cases.family,
     # Its rope fails on batches.
     "llama-tiny-dynamic": lambda: cases.family(truth="alone"),
 }
@@ -51,10 +56,17 @@ OTHER_DTYPES = {
     "llama-tiny": dict(float16=cases.other_dtypes, float32=cases.other_dtypes),
     # In f16 its sums stop at the greatest number, in f32 its embedding's factor is still bf16's.
     "gemma3-tiny": dict(float16=cases.few, float32=cases.few),
+    "qwen3_5-tiny": dict(float16=cases.few, float32=cases.few),
 }
 
 # On the CPU MLX multiplies dense experts in f32 only.
-F32_ONLY = {"gemma4-26b-tiny", "qwen3_moe-tiny"}
+F32_ONLY = {"gemma4-26b-tiny", "qwen3_moe-tiny", "qwen3_5_moe-tiny-hub"}
+
+# Rows of these go on from caches that were taken out of a batch.
+CONTINUED = ["llama-tiny", "qwen3_5-tiny"]
+
+# Of these the last hidden states are wanted too.
+EMBEDDING = ["qwen3-tiny"]
 
 
 def main():
@@ -103,6 +115,10 @@ def tiny(directory, name, versions):
     wanted = WANTED.get(name, cases.few)
     dtype = "float32" if name in F32_ONLY else "bfloat16"
     write_cases(directory, name, dtype, wanted(), versions)
+    if name in EMBEDDING:
+        embeddings.generate(directory, name, versions)
+    if name in CONTINUED:
+        continued.generate(directory, name, load_model(directory)[0], versions)
     for dtype, wanted in OTHER_DTYPES.get(name, {}).items():
         write_cases(directory, name, dtype, wanted(), versions)
 
@@ -111,7 +127,8 @@ def write_cases(directory, name, dtype, wanted, versions):
     model, _ = load_model(directory)
     if dtype != "bfloat16":
         kind = getattr(mx, dtype)
-        model.update(tree_map(lambda weight: weight.astype(kind), model.parameters()))
+        cast = lambda name, weight: weight.astype(kind) if checkpoint.is_cast(model, name) else weight
+        model.update(tree_map_with_path(cast, model.parameters()))
     suffix = "" if dtype == "bfloat16" else f".{dtype}"
     logits, described = {}, []
     for case in wanted:

@@ -104,6 +104,12 @@ fn a_rows_logits_do_not_depend_on_its_neighbours_tokens_in_other_families() {
 }
 
 #[test]
+fn a_rows_logits_do_not_depend_on_its_neighbours_tokens_in_recurrent_states() {
+    check("qwen3_5-tiny", 100);
+    check("qwen3_5_moe-tiny-4bit", 25);
+}
+
+#[test]
 fn a_rows_logits_do_not_depend_on_its_neighbours_tokens_in_other_dense_families() {
     for checkpoint in [
         "mistral-tiny",

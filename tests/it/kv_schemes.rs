@@ -40,6 +40,11 @@ fn checkpoint() -> PathBuf {
     golden("llama-tiny-wide")
 }
 
+/// Three recurrent layers, and two of attention with heads of 32 between them.
+fn recurrent() -> PathBuf {
+    golden("qwen3_5-tiny")
+}
+
 fn golden(checkpoint: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../goldens/linux-x86_64-cpu").join(checkpoint)
 }
@@ -154,6 +159,16 @@ fn batchable_where_layers_share() -> Vec<KvScheme> {
     ]
 }
 
+/// The same for [`recurrent`], and plain caches.
+fn batchable_beside_states() -> Vec<KvScheme> {
+    let layers = vec![None, Some(packing(4, 32)), None, None, None];
+    vec![
+        KvScheme::Plain,
+        KvScheme::Uniform { packing: packing(8, 32), start_tokens: 0 },
+        KvScheme::PerLayer(layers),
+    ]
+}
+
 /// `checkpoint` with a config that was changed.
 fn with_config(checkpoint: &Path, change: impl Fn(&mut Value)) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
@@ -220,6 +235,12 @@ fn rows_whose_layers_attend_to_packed_columns_of_others_say_what_they_say_alone(
     check_bits(sharing(8).path(), schemes(), &(0..3).map(in_step).collect::<Vec<_>>());
 }
 
+#[test]
+fn rows_with_recurrent_states_say_what_they_say_alone_through_any_joins_and_leaves() {
+    let batches: Vec<_> = (8..12).map(churn).chain([in_step(1)]).collect();
+    check_bits(&recurrent(), batchable_beside_states(), &batches);
+}
+
 /// A ring that wrapped in a batch lies otherwise than the row's own, so sums over its columns run in
 /// another order. MLX's processor back end sums products with packed values in the type of the model,
 /// so in bf16 the order is worth 1 in 128 of a sum, which three layers of random weights make 1.4 of a
@@ -253,6 +274,9 @@ fn difference(together: &Answer, alone: &Answer) -> f32 {
 fn a_decoding_row_holds_the_bytes_that_its_profile_says_in_every_scheme() {
     for scheme in batchable().into_iter().chain([KvScheme::Plain]) {
         check_profile(&checkpoint(), &scheme);
+    }
+    for scheme in batchable_beside_states() {
+        check_profile(&recurrent(), &scheme);
     }
 }
 
@@ -297,6 +321,34 @@ fn a_layer_without_keys_of_its_own_cannot_be_packed_and_is_named() {
     let scheme = KvScheme::PerLayer((0..6).map(|_| Some(packing(4, 32))).collect());
     let error = scheme.check(&shapes).unwrap_err();
     assert!(error.message().contains("layer 3"), "{error}");
+}
+
+#[test]
+fn rows_of_one_length_hold_the_bytes_that_the_profile_says_of_their_batch() {
+    for scheme in batchable_beside_states() {
+        let loaded = load(&recurrent(), Dtype::Bfloat16);
+        let profile = loaded.kv_profile(&scheme);
+        let (mut scheduler, _) = scheduler(loaded, &scheme);
+        let rows = in_step(2);
+        let mut clients = Vec::new();
+        for (id, row) in rows.iter().enumerate() {
+            let (client, events) = Client::new(16);
+            let row = Arrival { max_tokens: 16, ..row.clone() };
+            scheduler.submit(spec(id, &row, Lane::Continuous), events);
+            clients.push(client);
+        }
+        let mut seen = 0;
+        while scheduler.live_rows() > 0 {
+            scheduler.tick();
+            let snapshot = scheduler.snapshot();
+            if snapshot.batch.active_rows == rows.len() {
+                let longest = profile.batch_bytes(rows.len(), rows[0].prompt.len() + 16);
+                assert_eq!(snapshot.batch.kv_bytes, longest, "{}", scheme.name());
+                seen += 1;
+            }
+        }
+        assert!(seen > 3, "{}: {seen}", scheme.name());
+    }
 }
 
 #[test]

@@ -26,6 +26,8 @@ pub mod ops;
 #[cfg(feature = "mlx")]
 mod packed;
 #[cfg(feature = "mlx")]
+pub mod recurrence;
+#[cfg(feature = "mlx")]
 mod weights;
 
 #[cfg(feature = "mlx")]

@@ -28,8 +28,8 @@ const NAMED_TENSORS: usize = 3;
 const COMPUTED: &str = "rotary_emb.inv_freq";
 
 /// Ends of the names of tensors that stay in the type in which they are stored, because mlx-lm 0.32.2's
-/// `cast_predicate`s keep them: the models add them to f32 numbers.
-const KEPT_TYPES: [&str; 1] = ["e_score_correction_bias"];
+/// `cast_predicate`s keep them: the models use them in f32.
+const KEPT_TYPES: [&str; 2] = ["A_log", "e_score_correction_bias"];
 
 /// Named arrays of a checkpoint. Layers take what is theirs; nothing is copied, and nothing is read
 /// before [`Weights::read`].
@@ -126,25 +126,41 @@ impl Weights {
         ))
     }
 
-    /// Gives every tensor the name that `name_of` says, and drops those that it has none for.
+    /// Puts `array` in under `name`.
+    pub fn put(&mut self, name: String, array: Array) {
+        self.arrays.insert(name, array);
+    }
+
+    /// Every tensor with its name, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Array)> {
+        self.arrays.iter().map(|(name, array)| (name.as_str(), array))
+    }
+
+    /// Puts in each tensor's place what `change` makes of it.
     ///
     /// # Errors
-    /// `BadModel` when two tensors would have one name.
-    pub fn rename(&mut self, name_of: impl Fn(&str) -> Option<String>) -> Result<()> {
-        for (name, array) in std::mem::take(&mut self.arrays) {
-            let Some(new_name) = name_of(&name) else { continue };
-            if self.arrays.insert(new_name.clone(), array).is_some() {
-                let directory = self.directory.display();
-                let message = format!("two tensors in `{directory}` are `{new_name}`");
-                return Err(Error::new(Code::BadModel, message));
-            }
+    /// What `change` says.
+    pub fn map(&mut self, change: impl Fn(&str, &Array) -> Result<Array>) -> Result<()> {
+        for (name, array) in &mut self.arrays {
+            *array = change(name, array)?;
         }
         Ok(())
     }
 
-    /// Puts `array` in under `name`.
-    pub fn put(&mut self, name: String, array: Array) {
-        self.arrays.insert(name, array);
+    /// Gives every tensor the name that `rule` makes of its own, and drops those for which there is none.
+    ///
+    /// # Errors
+    /// `BadModel` when two tensors come to have one name.
+    pub fn rename(&mut self, rule: impl Fn(&str) -> Option<String>) -> Result<()> {
+        let arrays = std::mem::take(&mut self.arrays);
+        for (name, array) in arrays {
+            let Some(renamed) = rule(&name) else { continue };
+            if self.arrays.insert(renamed.clone(), array).is_some() {
+                let message = format!("two tensors are `{renamed}`, one of them as `{name}`");
+                return Err(Error::new(Code::BadModel, message));
+            }
+        }
+        Ok(())
     }
 
     /// Casts floating-point tensors to `dtype`; packed integers stay, and so do the few numbers that
@@ -405,20 +421,34 @@ mod tests {
     }
 
     #[test]
-    fn tensors_are_renamed_and_dropped_and_never_merged() {
+    fn renamed_tensors_keep_their_numbers_and_two_never_become_one() {
+        let directory = tempfile::tempdir().unwrap();
+        write_checkpoint(directory.path());
+        let load = || {
+            let mut weights = Weights::load(directory.path()).unwrap();
+            weights.put("y".to_owned(), Array::from_slice(&[3.0_f32], &[1]));
+            weights
+        };
+        let mut weights = load();
+        weights.rename(|name| (name != "y").then(|| format!("model.{name}"))).unwrap();
+        assert_eq!(weights.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["model.x"]);
+        let values = super::super::ops::read_f32(&weights.take("model.x").unwrap()).unwrap();
+        assert_eq!(values, [1.0, 2.0]);
+        let error = load().rename(|_| Some("z".to_owned())).unwrap_err();
+        assert_eq!(error.code(), Code::BadModel);
+        assert!(error.message().contains("`z`"), "{error}");
+    }
+
+    #[test]
+    fn numbers_that_need_their_own_type_keep_it() {
         let directory = tempfile::tempdir().unwrap();
         write_checkpoint(directory.path());
         let mut weights = Weights::load(directory.path()).unwrap();
-        weights.arrays.insert("tower.x".to_owned(), Array::from_f32(1.0));
-        weights
-            .rename(|name| (!name.starts_with("tower")).then(|| format!("inner.{name}")))
-            .unwrap();
-        assert!(weights.contains("inner.x"));
-        assert_eq!(weights.arrays.len(), 1);
-        weights.arrays.insert("y".to_owned(), Array::from_f32(1.0));
-        let error = weights.rename(|_| Some("z".to_owned())).unwrap_err();
-        assert_eq!(error.code(), Code::BadModel);
-        assert!(error.message().contains("`z`"), "{error}");
+        weights.put("layers.0.A_log".to_owned(), Array::from_slice(&[3.0_f32], &[1]));
+        weights.cast(Dtype::Bfloat16).unwrap();
+        let dtype = |weights: &mut Weights, name| weights.take(name).unwrap().dtype();
+        assert_eq!(dtype(&mut weights, "x"), Dtype::Bfloat16);
+        assert_eq!(dtype(&mut weights, "layers.0.A_log"), Dtype::Float32);
     }
 
     #[test]

@@ -5,12 +5,14 @@
 
 pub mod arch;
 mod config;
+mod embed;
 mod loader;
 pub mod nn;
 mod registry;
 mod windows;
 
 pub use config::ModelConfig;
+pub use embed::{EmbedOptions, embed};
 pub use loader::{LoadOptions, Loaded, load, load_with_progress};
 pub use registry::{Family, Tower};
 pub use windows::{full_layers, layer_windows, layer_windows_or};

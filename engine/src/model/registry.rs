@@ -2,7 +2,7 @@
 
 use super::arch::{
     gemma, gemma2, gemma3, gemma4, granite, llama, minicpm, ministral3, olmo3, phi3, qwen2, qwen3,
-    qwen3_moe, smollm3,
+    qwen3_5, qwen3_moe, smollm3,
 };
 use super::{Model, ModelConfig};
 use crate::error::{Code, Error, Result};
@@ -48,10 +48,21 @@ const FAMILIES: &[Family] = &[
     batched("olmo3", |config, weights| boxed(olmo3::load(config, weights))),
     batched("phi3", |config, weights| boxed(phi3::load(config, weights))),
     batched("qwen2", |config, weights| boxed(qwen2::load(config, weights))),
-    batched("qwen3", |config, weights| boxed(qwen3::load(config, weights))),
+    Family {
+        arrange: Some(qwen3::arrange),
+        ..batched("qwen3", |config, weights| boxed(qwen3::load(config, weights)))
+    },
+    QWEN3_5,
+    Family { model_type: "qwen3_5_moe", ..QWEN3_5 },
     batched("qwen3_moe", |config, weights| boxed(qwen3_moe::load(config, weights))),
     batched("smollm3", |config, weights| boxed(smollm3::load(config, weights))),
 ];
+
+const QWEN3_5: Family = Family {
+    towers: &[Tower::Vision],
+    arrange: Some(qwen3_5::arrange),
+    ..batched("qwen3_5", |config, weights| boxed(qwen3_5::load(config, weights)))
+};
 
 type Arrange = fn(&ModelConfig, &mut Weights) -> Result<()>;
 type Build = fn(&ModelConfig, &mut Weights) -> Result<Box<dyn Model>>;

@@ -2,11 +2,14 @@
 //! formats; `cargo xtask goldens` writes them).
 
 mod continuation;
+mod continued;
 mod dense;
+mod embeddings;
 mod gemma;
 mod gemma4;
 mod llama;
 mod mixture;
+mod qwen3_5;
 mod replay;
 mod rotating;
 mod sampling;

@@ -12,5 +12,6 @@ pub mod olmo3;
 pub mod phi3;
 pub mod qwen2;
 pub mod qwen3;
+pub mod qwen3_5;
 pub mod qwen3_moe;
 pub mod smollm3;

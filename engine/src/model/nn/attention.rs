@@ -71,6 +71,9 @@ pub enum Projections {
     KeysAsValues,
     /// `q_proj`: keys and values are an earlier layer's (Brandon et al. 2024).
     QueriesOnly,
+    /// As `Separate`, but `q_proj` makes a gate below each head's query: what the head attended to is
+    /// multiplied by the gate's sigmoid (Qiu et al. 2025).
+    Gated,
 }
 
 impl AttentionShape {
@@ -136,12 +139,15 @@ enum Input {
     Fused(Linear),
     KeysAsValues { query: Linear, key: Linear },
     QueriesOnly(Linear),
+    Gated { query: Linear, key: Linear, value: Linear },
 }
 
 /// What the input becomes, heads side by side.
 struct Projected {
     queries: Array,
     keys_and_values: Option<(Array, Array)>,
+    /// `[B, L, heads * D]`.
+    gate: Option<Array>,
 }
 
 impl Attention {
@@ -194,17 +200,17 @@ impl Attention {
         positions: &Positions,
         cache: LayerSlot<'_>,
     ) -> Result<(Array, KeyValues)> {
-        let Projected { queries, keys_and_values } = self.input.forward(x, self.shape)?;
-        let Some((keys, values)) = keys_and_values else {
+        let projected = self.input.forward(x, self.shape)?;
+        let Some((keys, values)) = &projected.keys_and_values else {
             return Err(Error::new(Code::Internal, "a block without keys was to write a cache"));
         };
         let kv_heads = self.shape.kv_heads;
-        let keys = self.heads(&keys, kv_heads, |norms| norms.key.as_ref())?;
+        let keys = self.heads(keys, kv_heads, |norms| norms.key.as_ref())?;
         let keys = self.options.rope.forward(&keys, &positions.offset)?;
-        let values = self.heads(&values, kv_heads, |norms| norms.value.as_ref())?;
+        let values = self.heads(values, kv_heads, |norms| norms.value.as_ref())?;
         let mask = cache.mask(positions)?;
         let seen = cache.update(keys, values)?;
-        Ok((self.attend(&queries, positions, &seen, mask)?, seen))
+        Ok((self.attend(&projected, positions, &seen, mask)?, seen))
     }
 
     /// Applies the block to `[B, L, hidden]` over `seen`, the columns of an earlier layer with the same
@@ -219,26 +225,29 @@ impl Attention {
         seen: &KeyValues,
         mask: &Mask,
     ) -> Result<Array> {
-        let Projected { queries, .. } = self.input.forward(x, self.shape)?;
-        self.attend(&queries, positions, seen, mask)
+        self.attend(&self.input.forward(x, self.shape)?, positions, seen, mask)
     }
 
     fn attend(
         &self,
-        queries: &Array,
+        projected: &Projected,
         positions: &Positions,
         seen: &KeyValues,
         mask: &Mask,
     ) -> Result<Array> {
         let AttentionOptions { rope, scale, score_cap, query_scale, .. } = &self.options;
+        let Projected { queries, gate, .. } = projected;
         let queries = self.heads(queries, self.shape.heads, |norms| Some(&norms.query))?;
         let mut queries = rope.forward(&queries, &positions.offset)?;
         if let Some(query_scale) = query_scale {
             queries = query_scale.forward(queries, &positions.offset)?;
         }
         let scoring = Scoring { scale: *scale, cap: *score_cap, mask };
-        let attended = attend(&queries, seen, scoring)?;
-        self.output.forward(&self.merge_heads(&attended)?)
+        let attended = self.merge_heads(&attend(&queries, seen, scoring)?)?;
+        match gate {
+            Some(gate) => self.output.forward(&attended.multiply(ops::sigmoid(gate)?)?),
+            None => self.output.forward(&attended),
+        }
     }
 
     /// `[B, L, heads * D]` to `[B, heads, L, D]`, through the norm that `pick` names if there is one.
@@ -256,7 +265,7 @@ impl Attention {
         }
     }
 
-    /// `[B, L, heads * D]` to `[B, heads, L, D]`.
+    /// `[B, L, heads * D]`, or the same with an axis of heads, to `[B, heads, L, D]`.
     fn split_heads(&self, x: &Array, heads: i32) -> Result<Array> {
         let (rows, tokens, dimension) = (x.dim(0), x.dim(1), self.shape.head_dimension);
         if tokens == 1 {
@@ -299,6 +308,11 @@ impl Input {
                 Self::KeysAsValues { query: part("q_proj", queries)?, key: part("k_proj", keys)? }
             }
             Projections::QueriesOnly => Self::QueriesOnly(part("q_proj", queries)?),
+            Projections::Gated => Self::Gated {
+                query: part("q_proj", 2 * queries)?,
+                key: part("k_proj", keys)?,
+                value: part("v_proj", keys)?,
+            },
         })
     }
 
@@ -319,7 +333,12 @@ impl Input {
                 Ok(Projected::all(query.forward(x)?, ops::share(&keys), keys))
             }
             Self::QueriesOnly(query) => {
-                Ok(Projected { queries: query.forward(x)?, keys_and_values: None })
+                Ok(Projected { queries: query.forward(x)?, keys_and_values: None, gate: None })
+            }
+            Self::Gated { query, key, value } => {
+                let (queries, gate) = part_gates(&query.forward(x)?, shape)?;
+                let keys_and_values = Some((key.forward(x)?, value.forward(x)?));
+                Ok(Projected { queries, keys_and_values, gate: Some(gate) })
             }
         }
     }
@@ -327,8 +346,18 @@ impl Input {
 
 impl Projected {
     fn all(queries: Array, keys: Array, values: Array) -> Self {
-        Self { queries, keys_and_values: Some((keys, values)) }
+        Self { queries, keys_and_values: Some((keys, values)), gate: None }
     }
+}
+
+/// Queries `[B, L, heads, D]` and gates `[B, L, heads * D]` of `[B, L, heads * 2 D]`.
+fn part_gates(both: &Array, shape: AttentionShape) -> Result<(Array, Array)> {
+    let AttentionShape { heads, head_dimension, .. } = shape;
+    let (rows, tokens) = (both.dim(0), both.dim(1));
+    let both = both.reshape(&[rows, tokens, heads, 2 * head_dimension])?;
+    let queries = ops::slice_axis(&both, 3, 0, head_dimension)?;
+    let gates = ops::slice_axis(&both, 3, head_dimension, 2 * head_dimension)?;
+    Ok((queries, gates.reshape(&[rows, tokens, heads * head_dimension])?))
 }
 
 #[cfg(test)]

@@ -145,7 +145,8 @@ impl Rope {
             return Ok(Self::fixed(options.plain(1.0)));
         };
         match kind(scaling)? {
-            "default" => Ok(Self::fixed(options.plain(1.0))),
+            // What tells text, height and width apart in images is the same for all three in text.
+            "default" | "mrope" => Ok(Self::fixed(options.plain(1.0))),
             "linear" => Ok(Self::fixed(options.plain(1.0 / positive(scaling, "factor")?))),
             "dynamic" => {
                 let turn = Turn::Dynamic(Dynamic::of_config(scaling, options)?);
@@ -207,8 +208,17 @@ impl Rope {
 }
 
 /// The kinds of stretch that [`Rope::new`] knows.
-const KINDS: [&str; 8] =
-    ["default", "linear", "dynamic", "llama3", "yarn", "deepseek_yarn", "longrope", "proportional"];
+const KINDS: [&str; 9] = [
+    "default",
+    "linear",
+    "dynamic",
+    "llama3",
+    "yarn",
+    "deepseek_yarn",
+    "longrope",
+    "proportional",
+    "mrope",
+];
 
 /// The kind that `scaling` names.
 ///

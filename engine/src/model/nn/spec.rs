@@ -189,7 +189,8 @@ impl DecoderSpec {
         Ok(Block {
             window: layer.window,
             attention_norm: attention_norms.0,
-            attention: Attention::load_with(weights, config, &at("self_attn"), shape, options)?,
+            attention: Attention::load_with(weights, config, &at("self_attn"), shape, options)?
+                .into(),
             attended_norm: attention_norms.1,
             mlp_norm: mlp_norms.0,
             mlp: self.feed_forward(config, weights, &at("mlp"), layer)?,

@@ -38,6 +38,9 @@ WANTED = {
     "gemma2-tiny": lambda: cases.family(truth="alone"),
     "gemma3-tiny": cases.family,
     **{name: cases.family for name in [*checkpoint.DENSE, *checkpoint.MIXTURES]},
+    "gpt_oss-tiny": cases.few,
+    "gpt_oss-tiny-mxfp4": cases.sliding,
+    "gpt_oss-tiny-mxfp4-q8": cases.few,
     # Its rope fails on batches.
     "llama-tiny-dynamic": lambda: cases.family(truth="alone"),
 }
@@ -49,7 +52,7 @@ OTHER_DTYPES = {
 }
 
 # On the CPU MLX multiplies dense experts in f32 only.
-F32_ONLY = {"qwen3_moe-tiny"}
+F32_ONLY = {"gpt_oss-tiny", "qwen3_moe-tiny"}
 
 
 def main():

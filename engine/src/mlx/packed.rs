@@ -4,6 +4,7 @@
 //! word, along the input axis; each **group** of them has a scale, and in the affine mode a bias.
 
 use std::ffi::CStr;
+use std::fmt;
 
 use mlx_rs::{Array, Stream};
 
@@ -56,6 +57,13 @@ pub struct PackedFormat {
     pub group_size: i32,
     /// Bits per number.
     pub bits: i32,
+}
+
+impl fmt::Display for PackedFormat {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mode, group_size, bits } = self;
+        write!(formatter, "{} with {bits} bits in groups of {group_size}", mode.name())
+    }
 }
 
 /// A packed matrix `[out, in]`, or a stack of them `[E, out, in]`.

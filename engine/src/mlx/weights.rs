@@ -54,15 +54,33 @@ impl Weights {
         self.arrays.contains_key(name)
     }
 
+    /// The tensor `name`, left where it is.
+    ///
+    /// # Errors
+    /// `BadModel` when it is missing.
+    pub fn get(&self, name: &str) -> Result<&Array> {
+        self.arrays.get(name).ok_or_else(|| self.missing(name))
+    }
+
+    /// Holds that the tensors `names` exist: for those that a layer takes only where there are any.
+    ///
+    /// # Errors
+    /// `BadModel` naming the first that is missing.
+    pub fn require(&self, names: impl IntoIterator<Item = String>) -> Result<()> {
+        names.into_iter().try_for_each(|name| self.get(&name).map(drop))
+    }
+
     /// Takes the tensor `name` out.
     ///
     /// # Errors
     /// `BadModel` when it is missing.
     pub fn take(&mut self, name: &str) -> Result<Array> {
-        self.take_optional(name).ok_or_else(|| {
-            let directory = self.directory.display();
-            Error::new(Code::BadModel, format!("tensor `{name}` is missing in `{directory}`"))
-        })
+        self.take_optional(name).ok_or_else(|| self.missing(name))
+    }
+
+    fn missing(&self, name: &str) -> Error {
+        let directory = self.directory.display();
+        Error::new(Code::BadModel, format!("tensor `{name}` is missing in `{directory}`"))
     }
 
     /// Takes the tensor `name` out if it exists.

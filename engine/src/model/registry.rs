@@ -1,7 +1,7 @@
 //! Which architectures there are, by `model_type`.
 
 use super::arch::{
-    gemma, gemma2, gemma3, granite, llama, minicpm, ministral3, olmo3, phi3, qwen2, qwen3,
+    gemma, gemma2, gemma3, gpt_oss, granite, llama, minicpm, ministral3, olmo3, phi3, qwen2, qwen3,
     qwen3_moe, smollm3,
 };
 use super::nn::Decoder;
@@ -23,6 +23,7 @@ const FAMILIES: &[Family] = &[
     batched("gemma", |config, weights| boxed(gemma::load(config, weights))),
     batched("gemma2", |config, weights| boxed(gemma2::load(config, weights))),
     batched("gemma3_text", |config, weights| boxed(gemma3::load(config, weights))),
+    batched("gpt_oss", |config, weights| boxed(gpt_oss::load(config, weights))),
     batched("granite", |config, weights| boxed(granite::load(config, weights))),
     batched("llama", |config, weights| boxed(llama::load(config, weights))),
     batched("minicpm", |config, weights| boxed(minicpm::load(config, weights))),

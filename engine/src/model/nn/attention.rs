@@ -35,6 +35,8 @@ pub struct AttentionOptions {
     pub query_scale: Option<QueryScale>,
     /// How the input becomes queries, keys and values.
     pub projections: Projections,
+    /// `[heads]`: a score of each query head that no value answers to (gpt-oss).
+    pub sinks: Option<Array>,
 }
 
 /// See [`AttentionOptions::head_norms`].
@@ -109,6 +111,7 @@ impl AttentionOptions {
             head_norms: None,
             query_scale: None,
             projections: Projections::Separate,
+            sinks: None,
         }
     }
 }
@@ -179,7 +182,7 @@ impl Attention {
     /// `EngineFailed` with MLX's text.
     pub fn forward(&self, x: &Array, positions: &Positions, cache: LayerSlot<'_>) -> Result<Array> {
         let AttentionShape { heads, kv_heads, .. } = self.shape;
-        let AttentionOptions { rope, scale, score_cap, query_scale, .. } = &self.options;
+        let AttentionOptions { rope, scale, score_cap, query_scale, sinks, .. } = &self.options;
         let (queries, keys, values) = self.input.forward(x, self.shape)?;
         let (queries, keys) = self.normalized(queries, keys, NormSpan::AllHeads)?;
         let queries = self.split_heads(&queries, heads)?;
@@ -193,7 +196,7 @@ impl Attention {
         }
         let mask = cache.mask(positions)?;
         let seen = cache.update(keys, values)?;
-        let scoring = Scoring { scale: *scale, cap: *score_cap, mask };
+        let scoring = Scoring { scale: *scale, cap: *score_cap, mask, sinks: sinks.as_ref() };
         let attended = attend(&queries, &seen, scoring)?;
         self.output.forward(&self.merge_heads(&attended)?)
     }

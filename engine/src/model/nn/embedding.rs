@@ -13,7 +13,7 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// Takes `path.weight` (packed when `path.scales` exists).
+    /// Takes `path.weight`, packed as that of a [`Linear`](super::Linear) may be.
     ///
     /// # Errors
     /// `BadModel` when a tensor is missing or of another shape.

@@ -47,6 +47,8 @@ pub struct LayerSpec {
     pub query_scale: Option<QueryScale>,
     /// How the input becomes queries, keys and values.
     pub projections: Projections,
+    /// Whether each query head has a score that no value answers to, in `sinks`.
+    pub sinks: bool,
     /// The experts that stand in for the one feed-forward block.
     pub mixture: Option<MixtureSpec>,
 }
@@ -81,6 +83,7 @@ impl LayerSpec {
             head_norms: None,
             query_scale: None,
             projections: Projections::Separate,
+            sinks: false,
             mixture: None,
         }
     }
@@ -195,9 +198,12 @@ impl DecoderSpec {
             let query = norm("q_norm", span, shape.heads)?;
             Ok(HeadNorms { query, key: norm("k_norm", span, shape.kv_heads)?, span })
         };
+        let head_norms = layer.head_norms.map(&mut norms).transpose()?;
+        let mut sinks = || weights.take_shaped(&format!("{path}.sinks"), &[shape.heads]);
         Ok(AttentionOptions {
             scale: layer.scale.unwrap_or(plain.scale),
-            head_norms: layer.head_norms.map(&mut norms).transpose()?,
+            head_norms,
+            sinks: layer.sinks.then(&mut sinks).transpose()?,
             query_scale: layer.query_scale,
             projections: layer.projections,
             ..plain

@@ -281,6 +281,43 @@ QUANTIZED = {
     ),
 }
 
+# One checkpoint for each width and mode that the others lack, its embedding packed too. Each names
+# layers in another way.
+PACKED = {
+    "llama-tiny-2bit": (
+        affine(2, 32),
+        {"model.embed_tokens": affine(6, 32), "lm_head": False},
+    ),
+    "llama-tiny-3bit": (
+        affine(3, 32),
+        {
+            "model.embed_tokens": True,
+            **{f"model.layers.{layer}.self_attn.v_proj": affine(6, 32) for layer in range(2)},
+            "model.layers.1.mlp.down_proj": affine(5, 64),
+        },
+    ),
+    "llama-tiny-5bit": (affine(5, 32), {"model.embed_tokens": affine(4, 32)}),
+    "llama-tiny-6bit": (affine(6, 32), {"model.embed_tokens": True, "model.layers.0.mlp.up_proj": False}),
+    "llama-tiny-8bit": (affine(8, 32), {"model.embed_tokens": True}),
+    "llama-tiny-mxfp4": (MXFP4, {"model.embed_tokens": True}),
+    "llama-tiny-mxfp8": (
+        dict(group_size=32, bits=8, mode="mxfp8"),
+        {"model.embed_tokens": True, "lm_head": dict(mode="mxfp4")},
+    ),
+    "llama-tiny-nvfp4": (
+        dict(group_size=16, bits=4, mode="nvfp4"),
+        {"model.embed_tokens": True, "model.layers.1.self_attn.q_proj": affine(8, 32)},
+    ),
+}
+# Some have the embedding as their head.
+TIED = ["llama-tiny-3bit", "llama-tiny-mxfp4"]
+CONFIGS.update({name: dense("llama", tie_word_embeddings=name in TIED) for name in PACKED})
+QUANTIZED.update(PACKED)
+
+# Where the general format that config.json tells is none that a layer has: mlx-lm goes by the shapes of
+# layers that it does not name.
+MISTOLD = {"llama-tiny-8bit": affine(4, 64)}
+
 # Which weights of a model type are drawn, where the first ones fall into loops.
 SEEDS = {"gemma2": 1, "gemma3_text": 10, "gpt_oss": 4, "mistral": 3, "olmo3": 1, "qwen3_moe": 2, "smollm3": 2}
 
@@ -345,6 +382,8 @@ def write(directory: Path, model, config, name):
         weights = in_blocks(weights)
         config = {key: value for key, value in config.items() if key != "quantization"}
         config["quantization_config"] = dict(quant_method="mxfp4")
+    if name in MISTOLD:
+        config = dict(config, quantization=MISTOLD[name], quantization_config=MISTOLD[name])
     write_json(directory / "config.json", config)
     mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
     write_json(directory / "tokenizer.json", tokenizer())

@@ -26,6 +26,8 @@ const KEPT_TYPES: [&str; 1] = ["e_score_correction_bias"];
 pub struct Weights {
     arrays: HashMap<String, Array>,
     directory: PathBuf,
+    /// What they were cast to.
+    cast: Option<Dtype>,
 }
 
 impl Weights {
@@ -41,12 +43,13 @@ impl Weights {
                 Error::from(error).while_doing(format_args!("failed to load `{}`", file.display()))
             })?);
         }
-        Ok(Self { arrays, directory: directory.to_owned() })
+        Ok(Self { arrays, directory: directory.to_owned(), cast: None })
     }
 
     /// A checkpoint of arrays that are at hand, for tests.
     pub fn of(arrays: impl IntoIterator<Item = (String, Array)>) -> Self {
-        Self { arrays: arrays.into_iter().collect(), directory: PathBuf::from("memory") }
+        let directory = PathBuf::from("memory");
+        Self { arrays: arrays.into_iter().collect(), directory, cast: None }
     }
 
     /// Whether a tensor of that name exists.
@@ -114,6 +117,7 @@ impl Weights {
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub fn cast(&mut self, dtype: Dtype) -> Result<()> {
+        self.cast = Some(dtype);
         for (name, array) in &mut self.arrays {
             let kept = KEPT_TYPES.iter().any(|end| name.ends_with(end));
             if !kept && array.dtype().is_float() && array.dtype() != dtype {
@@ -123,10 +127,10 @@ impl Weights {
         Ok(())
     }
 
-    /// The type most floating-point weights have.
+    /// The type that floating-point weights were cast to, else the one that most of them have.
     pub fn dtype(&self) -> Option<Dtype> {
         let floats = self.arrays.values().filter(|array| array.dtype().is_float());
-        floats.max_by_key(|array| array.size()).map(Array::dtype)
+        self.cast.or_else(|| floats.max_by_key(|array| array.size()).map(Array::dtype))
     }
 
     /// Bytes of a number in the type that most floating-point weights have: what activations are made

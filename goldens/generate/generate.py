@@ -43,6 +43,9 @@ WANTED = {
     "gemma4-26b-tiny": lambda: cases.family() + cases.crossing(),
     "gemma4-26b-tiny-4bit": cases.family,
     **{name: cases.family for name in [*checkpoint.DENSE, *checkpoint.MIXTURES]},
+    "gpt_oss-tiny": cases.few,
+    "gpt_oss-tiny-mxfp4": cases.sliding,
+    "gpt_oss-tiny-mxfp4-q8": cases.few,
     # Its rope fails on batches.
     "llama-tiny-dynamic": lambda: cases.family(truth="alone"),
 }
@@ -54,7 +57,7 @@ OTHER_DTYPES = {
 }
 
 # On the CPU MLX multiplies dense experts in f32 only.
-F32_ONLY = {"gemma4-26b-tiny", "qwen3_moe-tiny"}
+F32_ONLY = {"gemma4-26b-tiny", "gpt_oss-tiny", "qwen3_moe-tiny"}
 
 
 def main():

@@ -26,6 +26,8 @@ const KEPT_TYPES: [&str; 1] = ["e_score_correction_bias"];
 pub struct Weights {
     arrays: HashMap<String, Array>,
     directory: PathBuf,
+    /// What they were cast to.
+    cast: Option<Dtype>,
 }
 
 impl Weights {
@@ -41,12 +43,13 @@ impl Weights {
                 Error::from(error).while_doing(format_args!("failed to load `{}`", file.display()))
             })?);
         }
-        Ok(Self { arrays, directory: directory.to_owned() })
+        Ok(Self { arrays, directory: directory.to_owned(), cast: None })
     }
 
     /// A checkpoint of arrays that are at hand, for tests.
     pub fn of(arrays: impl IntoIterator<Item = (String, Array)>) -> Self {
-        Self { arrays: arrays.into_iter().collect(), directory: PathBuf::from("memory") }
+        let directory = PathBuf::from("memory");
+        Self { arrays: arrays.into_iter().collect(), directory, cast: None }
     }
 
     /// Whether a tensor of that name exists.
@@ -54,15 +57,33 @@ impl Weights {
         self.arrays.contains_key(name)
     }
 
+    /// The tensor `name`, left where it is.
+    ///
+    /// # Errors
+    /// `BadModel` when it is missing.
+    pub fn get(&self, name: &str) -> Result<&Array> {
+        self.arrays.get(name).ok_or_else(|| self.missing(name))
+    }
+
+    /// Holds that the tensors `names` exist: for those that a layer takes only where there are any.
+    ///
+    /// # Errors
+    /// `BadModel` naming the first that is missing.
+    pub fn require(&self, names: impl IntoIterator<Item = String>) -> Result<()> {
+        names.into_iter().try_for_each(|name| self.get(&name).map(drop))
+    }
+
     /// Takes the tensor `name` out.
     ///
     /// # Errors
     /// `BadModel` when it is missing.
     pub fn take(&mut self, name: &str) -> Result<Array> {
-        self.take_optional(name).ok_or_else(|| {
-            let directory = self.directory.display();
-            Error::new(Code::BadModel, format!("tensor `{name}` is missing in `{directory}`"))
-        })
+        self.take_optional(name).ok_or_else(|| self.missing(name))
+    }
+
+    fn missing(&self, name: &str) -> Error {
+        let directory = self.directory.display();
+        Error::new(Code::BadModel, format!("tensor `{name}` is missing in `{directory}`"))
     }
 
     /// Takes the tensor `name` out if it exists.
@@ -112,6 +133,7 @@ impl Weights {
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub fn cast(&mut self, dtype: Dtype) -> Result<()> {
+        self.cast = Some(dtype);
         for (name, array) in &mut self.arrays {
             let kept = KEPT_TYPES.iter().any(|end| name.ends_with(end));
             if !kept && array.dtype().is_float() && array.dtype() != dtype {
@@ -121,10 +143,10 @@ impl Weights {
         Ok(())
     }
 
-    /// The type most floating-point weights have.
+    /// The type that floating-point weights were cast to, else the one that most of them have.
     pub fn dtype(&self) -> Option<Dtype> {
         let floats = self.arrays.values().filter(|array| array.dtype().is_float());
-        floats.max_by_key(|array| array.size()).map(Array::dtype)
+        self.cast.or_else(|| floats.max_by_key(|array| array.size()).map(Array::dtype))
     }
 
     /// Bytes of a number in the type that most floating-point weights have: what activations are made

@@ -227,16 +227,28 @@ QWEN3_MOE = dense(
     mlp_only_layers=[],
     norm_topk_prob=False,
 )
+GPT_OSS = dense(
+    "gpt_oss",
+    num_local_experts=8,
+    num_experts_per_tok=3,
+    head_dim=16,
+    rope_scaling=yarn(beta_fast=32.0, beta_slow=1.0, truncate=False),
+    **SLIDING,
+)
 MIXTURES = {
     "qwen3_moe-tiny": dict(
         QWEN3_MOE, num_hidden_layers=3, mlp_only_layers=[1], norm_topk_prob=True
     ),
     "qwen3_moe-tiny-4bit": dict(QWEN3_MOE, hidden_size=64, head_dim=16),
+    "gpt_oss-tiny": dict(GPT_OSS, intermediate_size=32),
+    "gpt_oss-tiny-mxfp4": GPT_OSS,
+    "gpt_oss-tiny-mxfp4-q8": dict(GPT_OSS, hidden_size=64),
 }
 CONFIGS.update(MIXTURES)
 
-# Checkpoints with the tensors of each expert by themselves, as they are published; mlx-lm stacks them.
+# Checkpoints as they are published; mlx-lm brings them into its own layout.
 UNSTACKED = {"qwen3_moe-tiny"}
+IN_BLOCKS = {"gpt_oss-tiny-mxfp4"}
 
 
 def qwen3_5(model_type="qwen3_5", tie_word_embeddings=False, **fields):
@@ -318,6 +330,14 @@ def affine(bits, group_size):
     return dict(group_size=group_size, bits=bits, mode="affine")
 
 
+MXFP4 = dict(group_size=32, bits=4, mode="mxfp4")
+GPT_OSS_DENSE = [
+    *[f"model.layers.{layer}.self_attn.{name}_proj" for layer in range(2) for name in "qkvo"],
+    *[f"model.layers.{layer}.mlp.router" for layer in range(2)],
+    "lm_head",
+]
+
+
 # How a quantized checkpoint packs its modules: in general, and those that differ. Embeddings stay dense
 # where they are not named.
 QUANTIZED = {
@@ -346,11 +366,55 @@ QUANTIZED = {
             for name in ["gate", "shared_expert_gate"]
         },
     ),
+    # Published so; the config names the method and nothing else.
+    "gpt_oss-tiny-mxfp4": (MXFP4, {name: False for name in GPT_OSS_DENSE}),
+    # A mode that an entry leaves out is affine, whatever the general one is.
+    "gpt_oss-tiny-mxfp4-q8": (
+        MXFP4,
+        {name: dict(group_size=64, bits=8) for name in [*GPT_OSS_DENSE, "model.embed_tokens"]},
+    ),
 }
+
+# One checkpoint for each width and mode that the others lack, its embedding packed too. Each names
+# layers in another way.
+PACKED = {
+    "llama-tiny-2bit": (
+        affine(2, 32),
+        {"model.embed_tokens": affine(6, 32), "lm_head": False},
+    ),
+    "llama-tiny-3bit": (
+        affine(3, 32),
+        {
+            "model.embed_tokens": True,
+            **{f"model.layers.{layer}.self_attn.v_proj": affine(6, 32) for layer in range(2)},
+            "model.layers.1.mlp.down_proj": affine(5, 64),
+        },
+    ),
+    "llama-tiny-5bit": (affine(5, 32), {"model.embed_tokens": affine(4, 32)}),
+    "llama-tiny-6bit": (affine(6, 32), {"model.embed_tokens": True, "model.layers.0.mlp.up_proj": False}),
+    "llama-tiny-8bit": (affine(8, 32), {"model.embed_tokens": True}),
+    "llama-tiny-mxfp4": (MXFP4, {"model.embed_tokens": True}),
+    "llama-tiny-mxfp8": (
+        dict(group_size=32, bits=8, mode="mxfp8"),
+        {"model.embed_tokens": True, "lm_head": dict(mode="mxfp4")},
+    ),
+    "llama-tiny-nvfp4": (
+        dict(group_size=16, bits=4, mode="nvfp4"),
+        {"model.embed_tokens": True, "model.layers.1.self_attn.q_proj": affine(8, 32)},
+    ),
+}
+# Some have the embedding as their head.
+TIED = ["llama-tiny-3bit", "llama-tiny-mxfp4"]
+CONFIGS.update({name: dense("llama", tie_word_embeddings=name in TIED) for name in PACKED})
+QUANTIZED.update(PACKED)
+
+# Where the general format that config.json tells is none that a layer has: mlx-lm goes by the shapes of
+# layers that it does not name.
+MISTOLD = {"llama-tiny-8bit": affine(4, 64)}
 
 # Which weights of a model type are drawn, where the first ones fall into loops.
 SEEDS = {
-    "gemma2": 1, "gemma3_text": 10, "gemma4": 1, "mistral": 3, "olmo3": 1, "qwen3_moe": 2,
+    "gemma2": 1, "gemma3_text": 10, "gemma4": 1, "gpt_oss": 4, "mistral": 3, "olmo3": 1, "qwen3_moe": 2,
     "smollm3": 2,
 }
 
@@ -424,7 +488,6 @@ def quantize(model, config, general, others):
 def write(directory: Path, model, config, name):
     """Writes the checkpoint: config, weights and tokenizer."""
     directory.mkdir(parents=True, exist_ok=True)
-    write_json(directory / "config.json", config)
     weights = dict(tree_flatten(model.parameters()))
     kind = "mlx"
     if name in UNSTACKED:
@@ -433,6 +496,13 @@ def write(directory: Path, model, config, name):
         weights = gemma4.as_on_hub(weights, config["text_config"])
     if name in FROM_HUB:
         weights, kind = in_layout_of_the_hub(weights), "pt"
+    if name in IN_BLOCKS:
+        weights = in_blocks(weights)
+        config = {key: value for key, value in config.items() if key != "quantization"}
+        config["quantization_config"] = dict(quant_method="mxfp4")
+    if name in MISTOLD:
+        config = dict(config, quantization=MISTOLD[name], quantization_config=MISTOLD[name])
+    write_json(directory / "config.json", config)
     mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": kind})
     write_json(directory / "tokenizer.json", tokenizer())
     write_json(
@@ -486,6 +556,25 @@ def name_of_the_hub(name):
     name = name.removeprefix("language_model.")
     name = name.replace("switch_mlp.gate_proj.weight", "experts.gate_up_proj")
     return name.replace("switch_mlp.down_proj.weight", "experts.down_proj")
+
+
+def in_blocks(weights):
+    """gpt-oss's experts with gate and up by turns, and packed words as blocks of 16 bytes."""
+    folded = {name: array for name, array in weights.items() if ".experts." not in name}
+    for name, array in weights.items():
+        if ".experts." not in name or ".up_proj." in name:
+            continue
+        if ".gate_proj." in name:
+            # Row by row, gate first.
+            array = mx.stack([array, weights[name.replace("gate_proj", "up_proj")]], axis=2)
+            array = array.flatten(1, 2)
+            name = name.replace("gate_proj", "gate_up_proj")
+        if name.endswith(".weight"):
+            array = mx.unflatten(array.view(mx.uint8), -1, (-1, 16))
+        part = dict(weight="_blocks", scales="_scales", bias="_bias")
+        stem, _, end = name.rpartition(".")
+        folded[stem + part[end]] = mx.contiguous(array)
+    return folded
 
 
 def write_json(path: Path, value):

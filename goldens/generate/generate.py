@@ -48,6 +48,9 @@ WANTED = {
     "qwen3_5-tiny": lambda: cases.family() + cases.recurrent(),
     "qwen3_5_moe-tiny-hub": cases.family,
     "qwen3_5_moe-tiny-4bit": cases.family,
+    "gpt_oss-tiny": cases.few,
+    "gpt_oss-tiny-mxfp4": cases.sliding,
+    "gpt_oss-tiny-mxfp4-q8": cases.few,
     # Its rope fails on batches.
     "llama-tiny-dynamic": lambda: cases.family(truth="alone"),
 }
@@ -60,7 +63,7 @@ OTHER_DTYPES = {
 }
 
 # On the CPU MLX multiplies dense experts in f32 only.
-F32_ONLY = {"gemma4-26b-tiny", "qwen3_moe-tiny", "qwen3_5_moe-tiny-hub"}
+F32_ONLY = {"gemma4-26b-tiny", "gpt_oss-tiny", "qwen3_moe-tiny", "qwen3_5_moe-tiny-hub"}
 
 # Rows of these go on from caches that were taken out of a batch.
 CONTINUED = ["llama-tiny", "qwen3_5-tiny"]

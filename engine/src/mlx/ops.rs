@@ -42,13 +42,28 @@ pub fn attention(
     scale: f32,
     mask: &Mask,
 ) -> Result<Array> {
+    attention_with_sinks(queries, (keys, values), scale, mask, None)
+}
+
+/// The same, in which each query head of `sinks` `[Hq]` has one more score that no value answers to
+/// (Xiao et al. 2023).
+///
+/// # Errors
+/// `EngineFailed` when the shapes do not fit.
+pub fn attention_with_sinks(
+    queries: &Array,
+    (keys, values): (&Array, &Array),
+    scale: f32,
+    mask: &Mask,
+    sinks: Option<&Array>,
+) -> Result<Array> {
     use mlx_rs::fast::{ScaledDotProductAttentionMask as Kind, scaled_dot_product_attention};
     let mask = match mask {
         Mask::None => None,
         Mask::Causal => Some(Kind::Causal),
         Mask::Array(array) => Some(Kind::Array(array)),
     };
-    Ok(scaled_dot_product_attention(queries, keys, values, scale, mask, None)?)
+    Ok(scaled_dot_product_attention(queries, keys, values, scale, mask, sinks)?)
 }
 
 /// Root-mean-square normalization over the last axis, then times `weight` if there is one.
@@ -259,6 +274,14 @@ pub fn quantize(array: &Array, (group_size, bits): (i32, i32)) -> Result<(Array,
 /// `EngineFailed` with MLX's text.
 pub fn softmax_last(array: &Array) -> Result<Array> {
     Ok(mlx_rs::ops::softmax_axis(array, -1, true)?)
+}
+
+/// `array` broadcast to `shape`.
+///
+/// # Errors
+/// `EngineFailed` when it does not broadcast.
+pub fn broadcast(array: &Array, shape: &[i32]) -> Result<Array> {
+    Ok(mlx_rs::ops::broadcast_to(array, shape)?)
 }
 
 /// Booleans `[queries, keys]`: the last query sees every key, each one before it one less.

@@ -39,6 +39,8 @@ pub struct Weights {
     /// What layers took, in that order.
     taken: Vec<(String, Array)>,
     directory: PathBuf,
+    /// What they were cast to.
+    cast: Option<Dtype>,
 }
 
 /// How far a checkpoint is read.
@@ -64,18 +66,34 @@ impl Weights {
             })?);
         }
         arrays.retain(|name: &String, _| !name.ends_with(COMPUTED));
-        Ok(Self { arrays, taken: Vec::new(), directory: directory.to_owned() })
+        Ok(Self { arrays, taken: Vec::new(), cast: None, directory: directory.to_owned() })
     }
 
     /// A checkpoint of arrays that are at hand, for tests.
     pub fn of(arrays: impl IntoIterator<Item = (String, Array)>) -> Self {
         let directory = PathBuf::from("memory");
-        Self { arrays: arrays.into_iter().collect(), taken: Vec::new(), directory }
+        Self { arrays: arrays.into_iter().collect(), taken: Vec::new(), cast: None, directory }
     }
 
     /// Whether a tensor of that name exists.
     pub fn contains(&self, name: &str) -> bool {
         self.arrays.contains_key(name)
+    }
+
+    /// The tensor `name`, left where it is.
+    ///
+    /// # Errors
+    /// `BadModel` when it is missing.
+    pub fn get(&self, name: &str) -> Result<&Array> {
+        self.arrays.get(name).ok_or_else(|| self.missing(name))
+    }
+
+    /// Holds that the tensors `names` exist: for those that a layer takes only where there are any.
+    ///
+    /// # Errors
+    /// `BadModel` naming the first that is missing.
+    pub fn require(&self, names: impl IntoIterator<Item = String>) -> Result<()> {
+        names.into_iter().try_for_each(|name| self.get(&name).map(drop))
     }
 
     /// Takes the tensor `name` out.
@@ -169,6 +187,7 @@ impl Weights {
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub fn cast(&mut self, dtype: Dtype) -> Result<()> {
+        self.cast = Some(dtype);
         for (name, array) in &mut self.arrays {
             let kept = KEPT_TYPES.iter().any(|end| name.ends_with(end));
             if !kept && array.dtype().is_float() && array.dtype() != dtype {
@@ -178,10 +197,10 @@ impl Weights {
         Ok(())
     }
 
-    /// The type most floating-point weights have.
+    /// The type that floating-point weights were cast to, else the one that most of them have.
     pub fn dtype(&self) -> Option<Dtype> {
         let floats = self.arrays.values().filter(|array| array.dtype().is_float());
-        floats.max_by_key(|array| array.size()).map(Array::dtype)
+        self.cast.or_else(|| floats.max_by_key(|array| array.size()).map(Array::dtype))
     }
 
     /// Bytes of a number in the type that most floating-point weights have: what activations are made

@@ -125,14 +125,16 @@ impl ModelConfig {
     }
 
     /// What the config says of the language model: `text_config` where there is one, as in models that
-    /// see or hear too, with the `quantization` of the whole, and its `vocab_size` where the part has none.
+    /// see or hear too, quantized as the whole is, with its `vocab_size` where the part has none.
     ///
     /// # Errors
     /// `BadModel` when it is there and no object.
     pub fn text_part(self) -> Result<Self> {
         let Some(mut text) = self.section("text_config")? else { return Ok(self) };
-        if let Some(quantization) = self.get("quantization") {
-            text.fields.insert("quantization".to_owned(), quantization.clone());
+        for name in ["quantization", "quantization_config"] {
+            if let Some(value) = self.get(name) {
+                text.fields.insert(name.to_owned(), value.clone());
+            }
         }
         if let (None, Some(vocabulary)) = (text.get("vocab_size"), self.get("vocab_size")) {
             text.fields.insert("vocab_size".to_owned(), vocabulary.clone());

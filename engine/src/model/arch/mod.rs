@@ -4,6 +4,7 @@ pub mod gemma;
 pub mod gemma2;
 pub mod gemma3;
 pub mod gemma4;
+pub mod gpt_oss;
 pub mod granite;
 pub mod llama;
 pub mod minicpm;

@@ -36,6 +36,8 @@ pub struct AttentionOptions {
     pub query_scale: Option<QueryScale>,
     /// How the input becomes queries, keys and values.
     pub projections: Projections,
+    /// `[heads]`: a score of each query head that no value answers to (gpt-oss).
+    pub sinks: Option<Array>,
 }
 
 /// See [`AttentionOptions::head_norms`].
@@ -120,6 +122,7 @@ impl AttentionOptions {
             head_norms: None,
             query_scale: None,
             projections: Projections::Separate,
+            sinks: None,
         }
     }
 }
@@ -235,14 +238,14 @@ impl Attention {
         seen: &KeyValues,
         mask: &Mask,
     ) -> Result<Array> {
-        let AttentionOptions { rope, scale, score_cap, query_scale, .. } = &self.options;
+        let AttentionOptions { rope, scale, score_cap, query_scale, sinks, .. } = &self.options;
         let Projected { queries, gate, .. } = projected;
         let queries = self.heads(queries, self.shape.heads, |norms| Some(&norms.query))?;
         let mut queries = rope.forward(&queries, &positions.offset)?;
         if let Some(query_scale) = query_scale {
             queries = query_scale.forward(queries, &positions.offset)?;
         }
-        let scoring = Scoring { scale: *scale, cap: *score_cap, mask };
+        let scoring = Scoring { scale: *scale, cap: *score_cap, mask, sinks: sinks.as_ref() };
         let attended = self.merge_heads(&attend(&queries, seen, scoring)?)?;
         match gate {
             Some(gate) => self.output.forward(&attended.multiply(ops::sigmoid(gate)?)?),

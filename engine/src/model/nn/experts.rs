@@ -4,7 +4,7 @@
 //! Words: a **stack** holds one matrix per expert, `[E, out, in]`. Tokens are brought into the order of
 //! their experts where that pays, so that each expert's weights are read once; the numbers are the same.
 
-use super::linear::load_packed;
+use super::quantization::load_packed;
 use super::{Activation, Choice};
 use crate::error::{Code, Error, Result};
 use crate::mlx::experts::{self, ExpertOrder};
@@ -128,9 +128,9 @@ impl ExpertLinear {
         path: &str,
         shape: [i32; 3],
     ) -> Result<Self> {
-        let stack = match weights.contains(&format!("{path}.scales")) {
-            true => Stack::Packed(load_packed(weights, config, path, &shape)?),
-            false => Stack::Dense(load_dense(weights, path, shape)?),
+        let stack = match load_packed(weights, config, path, &shape)? {
+            Some(packed) => Stack::Packed(packed),
+            None => Stack::Dense(load_dense(weights, path, shape)?),
         };
         let bias_name = format!("{path}.bias");
         let bias = weights.contains(&bias_name);

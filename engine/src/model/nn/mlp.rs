@@ -124,3 +124,25 @@ impl Input {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mlx::Device;
+
+    #[test]
+    fn clipped_silu_cuts_the_gate_above_and_its_value_on_both_sides() {
+        Device::cpu();
+        let gates = [-30.0_f32, -9.0, -0.5, 0.0, 0.5, 6.9, 7.1, 30.0];
+        let values = [0.3_f32, -9.0, 9.0, 1.0, -0.2, 6.9, -6.9, 7.5];
+        let (alpha, limit) = (1.702_f32, 7.0_f32);
+        let array = |numbers: &[f32]| Array::from_slice(numbers, &[8]);
+        let result = Activation::ClippedSilu { alpha, limit }.gate(&array(&gates), &array(&values));
+        let result = ops::read_f32(&result.unwrap()).unwrap();
+        for ((gate, value), result) in gates.iter().zip(values).zip(result) {
+            let (gate, value) = (gate.min(limit), value.clamp(-limit, limit));
+            let wanted = (value + 1.0) * gate / (1.0 + (-alpha * gate).exp());
+            assert!((result - wanted).abs() < 1e-5, "{gate} and {value}: {result}, not {wanted}");
+        }
+    }
+}

@@ -55,6 +55,8 @@ pub struct LayerSpec {
     pub query_scale: Option<QueryScale>,
     /// How the input becomes queries, keys and values.
     pub projections: Projections,
+    /// Whether each query head has a score that no value answers to, in `sinks`.
+    pub sinks: bool,
     /// The experts that stand in for the one feed-forward block.
     pub mixture: Option<MixtureSpec>,
 }
@@ -108,6 +110,7 @@ impl LayerSpec {
             head_norms: None,
             query_scale: None,
             projections: Projections::Separate,
+            sinks: false,
             mixture: None,
         }
     }
@@ -235,10 +238,13 @@ impl DecoderSpec {
             let key = Some(norm("k_norm", span, shape.kv_heads)?);
             Ok(HeadNorms { query, key, value: None, span })
         };
+        let head_norms = layer.head_norms.map(&mut norms).transpose()?;
+        let mut sinks = || weights.take_shaped(&format!("{path}.sinks"), &[shape.heads]);
         Ok(AttentionOptions {
             scale: layer.scale.unwrap_or(plain.scale),
             score_cap: layer.score_cap,
-            head_norms: layer.head_norms.map(&mut norms).transpose()?,
+            head_norms,
+            sinks: layer.sinks.then(&mut sinks).transpose()?,
             query_scale: layer.query_scale,
             projections: layer.projections,
             ..plain

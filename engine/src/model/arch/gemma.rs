@@ -48,7 +48,7 @@ fn block(
         mlp_norm: Some(norm("post_attention_layernorm")?),
         mlp: mlp.with_activation(Activation::Gelu).into(),
         fed_norm: None,
-        attention: Attention::load(weights, config, &at("self_attn"), attention)?,
+        attention: Attention::load(weights, config, &at("self_attn"), attention)?.into(),
         residual: Residual::Plain,
     })
 }

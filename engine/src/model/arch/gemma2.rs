@@ -46,7 +46,7 @@ fn block(
     Ok(Block {
         window: None,
         attention_norm: Some(norm("input_layernorm")?),
-        attention,
+        attention: attention.into(),
         attended_norm: Some(norm("post_attention_layernorm")?),
         mlp_norm: Some(norm("pre_feedforward_layernorm")?),
         mlp: mlp.with_activation(Activation::GeluTanh).into(),

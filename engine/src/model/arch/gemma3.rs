@@ -81,7 +81,7 @@ fn block(
         mlp_norm: Some(norm("pre_feedforward_layernorm", hidden)?),
         mlp: mlp.with_activation(Activation::GeluTanh).into(),
         fed_norm: Some(norm("post_feedforward_layernorm", hidden)?),
-        attention: Attention::load_with(weights, config, &at("self_attn"), shape, options)?,
+        attention: Attention::load_with(weights, config, &at("self_attn"), shape, options)?.into(),
         residual: Residual::Finite,
     })
 }

@@ -3,10 +3,12 @@
 pub mod gemma;
 pub mod gemma2;
 pub mod gemma3;
+pub mod glm4;
 pub mod gpt_oss;
 pub mod granite;
 pub mod llama;
 pub mod minicpm;
+pub mod minicpm3;
 pub mod ministral3;
 pub mod olmo3;
 pub mod phi3;

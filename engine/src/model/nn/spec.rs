@@ -53,13 +53,30 @@ pub struct LayerSpec {
     pub mixture: Option<MixtureSpec>,
 }
 
-/// Where a norm stands, and what it is called.
+/// Where the norms of a block stand, and what they are called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormPlacement {
     /// On the block's input: `input_layernorm`, `post_attention_layernorm`.
     Before,
     /// On its result: `post_attention_layernorm`, `post_feedforward_layernorm`.
     After,
+    /// On both: `input_layernorm`, `post_self_attn_layernorm`, then `post_attention_layernorm`,
+    /// `post_mlp_layernorm`.
+    Sandwich,
+}
+
+impl NormPlacement {
+    /// The norms on attention's input and result, then on those of the feed-forward block.
+    fn names(self) -> [Option<&'static str>; 4] {
+        let (input, attended) = (Some("input_layernorm"), Some("post_attention_layernorm"));
+        match self {
+            Self::Before => [input, None, attended, None],
+            Self::After => [None, attended, None, Some("post_feedforward_layernorm")],
+            Self::Sandwich => {
+                [input, Some("post_self_attn_layernorm"), attended, Some("post_mlp_layernorm")]
+            }
+        }
+    }
 }
 
 /// What makes the logits.
@@ -150,17 +167,18 @@ impl DecoderSpec {
         let DecoderSizes { attention: shape, epsilon, .. } = self.sizes;
         let at = |name: &str| format!("{path}.{name}");
         let options = self.attention(weights, &at("self_attn"), layer)?;
-        let mut norm = |placement, name: &str| {
-            let here = self.norms == placement;
-            here.then(|| RmsNorm::load(weights, &at(name), shape.hidden, epsilon)).transpose()
+        let mut norm = |name: Option<&str>| {
+            name.map(|name| RmsNorm::load(weights, &at(name), shape.hidden, epsilon)).transpose()
         };
+        let [before_attention, after_attention, before_mlp, after_mlp] = self.norms.names();
         Ok(Block {
             window: layer.window,
-            attention_norm: norm(NormPlacement::Before, "input_layernorm")?,
-            attended_norm: norm(NormPlacement::After, "post_attention_layernorm")?,
-            mlp_norm: norm(NormPlacement::Before, "post_attention_layernorm")?,
-            fed_norm: norm(NormPlacement::After, "post_feedforward_layernorm")?,
-            attention: Attention::load_with(weights, config, &at("self_attn"), shape, options)?,
+            attention_norm: norm(before_attention)?,
+            attended_norm: norm(after_attention)?,
+            mlp_norm: norm(before_mlp)?,
+            fed_norm: norm(after_mlp)?,
+            attention: Attention::load_with(weights, config, &at("self_attn"), shape, options)?
+                .into(),
             mlp: self.feed_forward(config, weights, &at("mlp"), layer)?,
             residual: self.residual,
         })

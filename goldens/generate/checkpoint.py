@@ -153,6 +153,26 @@ def yarn(kind="yarn", **fields):
     return dict(rope_type=kind, factor=4.0, original_max_position_embeddings=64, **fields)
 
 
+MINICPM3 = dense(
+    "minicpm3",
+    without=["head_dim"],
+    num_key_value_heads=4,
+    q_lora_rank=24,
+    kv_lora_rank=16,
+    qk_nope_head_dim=6,
+    qk_rope_head_dim=4,
+    attention_bias=True,
+    dim_model_base=12,
+    scale_depth=1.4,
+    scale_emb=1.7,
+    rope_scaling=dict(
+        type="longrope",
+        original_max_position_embeddings=64,
+        short_factor=[1.0] * 2,
+        long_factor=[1.3, 4.1],
+    ),
+)
+
 # Every rope kind is in one of them.
 DENSE = {
     "mistral-tiny": dense("mistral", rope_scaling=dict(type="linear", factor=4.0)),
@@ -213,9 +233,22 @@ DENSE = {
             long_factor=[1.2, 1.9, 3.1, 5.7],
         ),
     ),
+    "glm4-tiny": dense("glm4", attention_bias=True, partial_rotary_factor=0.5),
+    "minicpm3-tiny": MINICPM3,
     "olmo3-tiny": dense("olmo3", rope_scaling=yarn(attention_factor=1.2), **SLIDING),
 }
 CONFIGS.update(DENSE)
+CONFIGS.update({
+    "llama-tiny-proportional": dense(
+        "llama",
+        rope_scaling=dict(rope_type="proportional", partial_rotary_factor=0.5, factor=2.0),
+    ),
+    "llama-tiny-mrope": dense("llama", rope_scaling=dict(type="mrope", mrope_section=[2, 1, 1])),
+    "glm4-tiny-4bit": dense("glm4", attention_bias=False, partial_rotary_factor=0.75),
+    "minicpm3-tiny-4bit": dict(
+        MINICPM3, q_lora_rank=32, kv_lora_rank=32, attention_bias=False, tie_word_embeddings=True
+    ),
+})
 
 # Mixtures of experts; enough of them are chosen that prompts of more than 21 tokens are sorted by expert.
 QWEN3_MOE = dense(
@@ -374,6 +407,8 @@ QUANTIZED = {
         {name: dict(group_size=64, bits=8) for name in [*GPT_OSS_DENSE, "model.embed_tokens"]},
     ),
 }
+
+QUANTIZED.update({name: (affine(4, 32), {}) for name in ["glm4-tiny-4bit", "minicpm3-tiny-4bit"]})
 
 # One checkpoint for each width and mode that the others lack, its embedding packed too. Each names
 # layers in another way.

@@ -122,6 +122,8 @@ fn a_rows_logits_do_not_depend_on_its_neighbours_tokens_in_other_dense_families(
         "granite-tiny",
         "minicpm-tiny",
         "olmo3-tiny",
+        "glm4-tiny",
+        "minicpm3-tiny",
     ] {
         check(checkpoint, 25);
     }

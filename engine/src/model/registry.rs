@@ -1,8 +1,8 @@
 //! Which architectures there are, by `model_type`.
 
 use super::arch::{
-    gemma, gemma2, gemma3, gemma4, gpt_oss, granite, llama, minicpm, ministral3, olmo3, phi3,
-    qwen2, qwen3, qwen3_5, qwen3_moe, smollm3,
+    gemma, gemma2, gemma3, gemma4, glm4, gpt_oss, granite, llama, minicpm, minicpm3, ministral3,
+    olmo3, phi3, qwen2, qwen3, qwen3_5, qwen3_moe, smollm3,
 };
 use super::{Model, ModelConfig};
 use crate::error::{Code, Error, Result};
@@ -40,10 +40,12 @@ const FAMILIES: &[Family] = &[
         ..batched("gemma4_text", |config, weights| boxed(gemma4::load_text(config, weights)))
     },
     gemma4_with_towers("gemma4_unified"),
+    batched("glm4", |config, weights| boxed(glm4::load(config, weights))),
     batched("gpt_oss", |config, weights| boxed(gpt_oss::load(config, weights))),
     batched("granite", |config, weights| boxed(granite::load(config, weights))),
     batched("llama", |config, weights| boxed(llama::load(config, weights))),
     batched("minicpm", |config, weights| boxed(minicpm::load(config, weights))),
+    batched("minicpm3", |config, weights| boxed(minicpm3::load(config, weights))),
     batched("ministral3", |config, weights| boxed(ministral3::load(config, weights))),
     batched("mistral", |config, weights| boxed(llama::load(config, weights))),
     batched("olmo3", |config, weights| boxed(olmo3::load(config, weights))),

@@ -1,6 +1,6 @@
 //! What lets the tokens of a row reach each other in a block.
 
-use super::{Attention, GatedDelta};
+use super::{Attention, ExpandedLatent, GatedDelta};
 use crate::cache::{CacheSet, FullCache, LayerCache, Positions, RotatingCache, TokenShape, Window};
 use crate::error::Result;
 use crate::mlx::Array;
@@ -12,6 +12,8 @@ pub enum Mixer {
     Attention(Attention),
     /// A memory passes from token to token.
     GatedDelta(GatedDelta),
+    /// The same, made from latents that are not kept.
+    ExpandedLatent(ExpandedLatent),
 }
 
 impl From<Attention> for Mixer {
@@ -20,13 +22,23 @@ impl From<Attention> for Mixer {
     }
 }
 
+impl From<ExpandedLatent> for Mixer {
+    fn from(attention: ExpandedLatent) -> Self {
+        Self::ExpandedLatent(attention)
+    }
+}
+
 impl Mixer {
     /// An empty cache for one row; `window` is how far attention sees.
     pub fn new_cache(&self, window: Option<Window>) -> LayerCache {
         match (self, window) {
-            (Self::Attention(_), None) => LayerCache::Full(FullCache::new()),
-            (Self::Attention(_), Some(window)) => LayerCache::Rotating(RotatingCache::new(window)),
             (Self::GatedDelta(layer), _) => LayerCache::Recurrent(layer.new_cache()),
+            (Self::Attention(_) | Self::ExpandedLatent(_), None) => {
+                LayerCache::Full(FullCache::new())
+            }
+            (Self::Attention(_) | Self::ExpandedLatent(_), Some(window)) => {
+                LayerCache::Rotating(RotatingCache::new(window))
+            }
         }
     }
 
@@ -35,6 +47,7 @@ impl Mixer {
         match self {
             Self::Attention(attention) => Some(attention.token_shape()),
             Self::GatedDelta(_) => None,
+            Self::ExpandedLatent(attention) => Some(attention.token_shape()),
         }
     }
 
@@ -52,6 +65,7 @@ impl Mixer {
         match self {
             Self::Attention(attention) => attention.forward(x, positions, caches.layer(index)),
             Self::GatedDelta(layer) => layer.forward(x, caches.recurrent(index)?),
+            Self::ExpandedLatent(attention) => attention.forward(x, positions, caches.layer(index)),
         }
     }
 }

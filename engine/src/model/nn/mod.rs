@@ -5,6 +5,7 @@ mod attention;
 mod decoder;
 mod delta_rule;
 mod embedding;
+mod expanded_latent;
 mod experts;
 mod feed_forward;
 mod gated_delta;
@@ -23,6 +24,7 @@ pub use attention::{
 };
 pub use decoder::{Block, Decoder, DecoderSizes, LogitScale, Residual};
 pub use embedding::Embedding;
+pub use expanded_latent::{ExpandedLatent, ExpandedLatentShape};
 pub use experts::{ExpertSizes, Experts, stack_experts};
 pub use feed_forward::{FeedForward, Mixture, MixtureSpec, SharedSpec};
 pub use gated_delta::{GatedDelta, GatedDeltaShape};

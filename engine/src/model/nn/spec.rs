@@ -71,18 +71,22 @@ pub enum NormPlacement {
     /// On both: `input_layernorm`, `post_attention_layernorm`, then `pre_feedforward_layernorm`,
     /// `post_feedforward_layernorm`.
     Around,
+    /// On both: `input_layernorm`, `post_self_attn_layernorm`, then `post_attention_layernorm`,
+    /// `post_mlp_layernorm`.
+    Sandwich,
 }
 
 impl NormPlacement {
     /// The norms on attention's input and result, then on those of the feed-forward block.
     fn names(self) -> [Option<&'static str>; 4] {
-        let attended = Some("post_attention_layernorm");
+        let (input, attended) = (Some("input_layernorm"), Some("post_attention_layernorm"));
         let fed = Some("post_feedforward_layernorm");
         match self {
-            Self::Before => [Some("input_layernorm"), None, attended, None],
+            Self::Before => [input, None, attended, None],
             Self::After => [None, attended, None, fed],
-            Self::Around => {
-                [Some("input_layernorm"), attended, Some("pre_feedforward_layernorm"), fed]
+            Self::Around => [input, attended, Some("pre_feedforward_layernorm"), fed],
+            Self::Sandwich => {
+                [input, Some("post_self_attn_layernorm"), attended, Some("post_mlp_layernorm")]
             }
         }
     }

@@ -33,6 +33,10 @@ pub const KV_HEADROOM_BYTES: u64 = 1 << 30;
 pub const STEP_TIMES_MAX: usize = 512;
 /// KV buffers grow by this many token columns (mlx-lm's `KVCache.step`).
 pub const KV_GRANULE_TOKENS: usize = 256;
+/// Prompt tokens of a recurrent layer that are handed to the device at once. A token is some 15
+/// operations, each of which waits for the one before, and the device keeps about one and a half memories
+/// for it until it has run: 70 MB for 32 tokens of a layer of 32 heads of 128 by 128.
+pub const RECURRENCE_PIECE_TOKENS: usize = 32;
 /// Decode steps between two clearings of MLX's buffer cache.
 pub const CLEAR_CACHE_STEPS: u64 = 256;
 /// Bytes of a request body, by default.

@@ -14,14 +14,17 @@ from pathlib import Path
 
 import cases
 import checkpoint
+import continued
+import embeddings
 import gemma3_270m
+import glm
 import mlx.core as mx
 import oracle
 import rotating
 import sampling
 import smollm2
 import templates
-from mlx.utils import tree_map
+from mlx.utils import tree_map_with_path
 from mlx_lm.utils import load_model
 
 # Numbers depend on these exactly; the second is MLX's own build for the machine.
@@ -37,10 +40,19 @@ WANTED = {
     # Its batches forget that query heads share key heads.
     "gemma2-tiny": lambda: cases.family(truth="alone"),
     "gemma3-tiny": cases.family,
-    **{
-        name: cases.family
-        for name in [*checkpoint.DENSE, *checkpoint.MIXTURES, *checkpoint.LATENT]
-    },
+    "gemma4-12b-tiny": lambda: cases.family() + cases.crossing() + cases.quantized_full_layer(2),
+    "gemma4-e4b-tiny": lambda: cases.family() + cases.crossing(),
+    "gemma4-e4b-tiny-4bit": lambda: cases.few() + cases.crossing(),
+    "gemma4-26b-tiny": lambda: cases.family() + cases.crossing(),
+    "gemma4-26b-tiny-4bit": cases.family,
+    **{name: cases.family for name in [*checkpoint.DENSE, *checkpoint.MIXTURES]},
+    **{name: cases.family for name in glm.configs(checkpoint.SMALL)},
+    "qwen3_5-tiny": lambda: cases.family() + cases.recurrent(),
+    "qwen3_5_moe-tiny-hub": cases.family,
+    "qwen3_5_moe-tiny-4bit": cases.family,
+    "gpt_oss-tiny": cases.few,
+    "gpt_oss-tiny-mxfp4": cases.sliding,
+    "gpt_oss-tiny-mxfp4-q8": cases.few,
     # Its rope fails on batches.
     "llama-tiny-dynamic": lambda: cases.family(truth="alone"),
 }
@@ -49,33 +61,40 @@ OTHER_DTYPES = {
     "llama-tiny": dict(float16=cases.other_dtypes, float32=cases.other_dtypes),
     # In f16 its sums stop at the greatest number, in f32 its embedding's factor is still bf16's.
     "gemma3-tiny": dict(float16=cases.few, float32=cases.few),
+    "qwen3_5-tiny": dict(float16=cases.few, float32=cases.few),
 }
 
 # On the CPU MLX multiplies dense experts in f32 only.
-F32_ONLY = {"qwen3_moe-tiny", "glm4_moe_lite-tiny", "glm_moe_dsa-tiny"}
+F32_ONLY = {"gemma4-26b-tiny", "gpt_oss-tiny", "qwen3_moe-tiny", "qwen3_5_moe-tiny-hub", *glm.F32_ONLY}
+
+# Rows of these go on from caches that were taken out of a batch.
+CONTINUED = ["llama-tiny", "qwen3_5-tiny", "glm4_moe_lite-tiny-dense", "glm_moe_dsa-tiny-dense"]
+
+# Of these the last hidden states are wanted too.
+EMBEDDING = ["qwen3-tiny"]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the directory of this machine kind")
     parser.add_argument("--only", nargs="+", help="tiny checkpoints by name, and nothing else")
-    parser.add_argument("--gemma3-270m", type=Path, help="an imported one, and nothing else")
-    parser.add_argument("--smollm2", type=Path, help="an imported SmolLM2-135M-Instruct")
+    parser.add_argument("--gemma3-270m", type=Path, help="an imported one, and no tiny checkpoints")
+    parser.add_argument("--smollm2", type=Path, help="an imported one, and no tiny checkpoints")
     arguments = parser.parse_args()
     versions = checked_versions(parser)
-    every = [] if arguments.gemma3_270m else checkpoint.CONFIGS
-    for name in arguments.only or every:
-        tiny(arguments.out / name, name, versions)
     if arguments.gemma3_270m:
-        directory = arguments.out / "gemma-3-270m"
-        gemma3_270m.generate(arguments.gemma3_270m, directory, versions)
-    if arguments.only or arguments.gemma3_270m:
+        gemma3_270m.generate(arguments.gemma3_270m, arguments.out / "gemma-3-270m", versions)
+    if arguments.smollm2:
+        smollm2.generate(arguments.smollm2, arguments.out / "smollm2", versions)
+    if arguments.gemma3_270m or arguments.smollm2:
+        return
+    for name in arguments.only or checkpoint.CONFIGS:
+        tiny(arguments.out / name, name, versions)
+    if arguments.only:
         return
     sampling.generate(arguments.out, versions)
     rotating.generate(arguments.out, versions)
     templates.generate(arguments.out / "llama-tiny", arguments.out.parent / "templates")
-    if arguments.smollm2:
-        smollm2.generate(arguments.smollm2, arguments.out / "smollm2", versions)
 
 
 def checked_versions(parser):
@@ -101,16 +120,26 @@ def tiny(directory, name, versions):
     wanted = WANTED.get(name, cases.few)
     dtype = "float32" if name in F32_ONLY else "bfloat16"
     write_cases(directory, name, dtype, wanted(), versions)
+    if name in EMBEDDING:
+        embeddings.generate(directory, name, versions)
+    if name in CONTINUED:
+        continued.generate(directory, name, loaded(directory), versions)
     for dtype, wanted in OTHER_DTYPES.get(name, {}).items():
         write_cases(directory, name, dtype, wanted(), versions)
 
 
-def write_cases(directory, name, dtype, wanted, versions):
+def loaded(directory):
     model, _ = load_model(directory)
-    checkpoint.mend(model)
+    glm.mend(model)
+    return model
+
+
+def write_cases(directory, name, dtype, wanted, versions):
+    model = loaded(directory)
     if dtype != "bfloat16":
         kind = getattr(mx, dtype)
-        model.update(tree_map(lambda weight: weight.astype(kind), model.parameters()))
+        cast = lambda name, weight: weight.astype(kind) if checkpoint.is_cast(model, name) else weight
+        model.update(tree_map_with_path(cast, model.parameters()))
     suffix = "" if dtype == "bfloat16" else f".{dtype}"
     logits, described = {}, []
     for case in wanted:

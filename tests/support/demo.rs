@@ -12,13 +12,13 @@ pub fn model_directory() -> PathBuf {
     directory
 }
 
-/// The imported Gemma 3 270M: `SLIPSTREAM_GEMMA_MODEL`, else in `.models`.
+/// The imported Gemma 3 270M: `SLIPSTREAM_GEMMA_MODEL`, else where `cargo xtask setup --all` leaves it.
 ///
 /// # Panics
 /// When it is not there.
 pub fn gemma_directory() -> PathBuf {
     let directory = provided("SLIPSTREAM_GEMMA_MODEL", ".models/gemma-3-270m");
-    assert!(directory.is_dir(), "no model at {directory:?}: `slipstream import` makes it");
+    assert!(directory.is_dir(), "no model at {directory:?}: run `cargo xtask setup --all`");
     directory
 }
 

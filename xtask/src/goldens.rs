@@ -1,5 +1,5 @@
 //! `cargo xtask goldens`: has mlx-lm write the fixtures that our tests compare with. Our own code
-//! takes part only by importing the demo model, whose files both engines read.
+//! takes part only by importing models with real weights, whose files both engines read.
 
 use anyhow::{Result, bail};
 
@@ -11,11 +11,12 @@ pub(crate) fn run(workspace: &Workspace, yes: bool) -> Result<()> {
     let lock = workspace.lock()?;
     setup::build(workspace, yes)?;
     let server = setup::server(workspace)?;
-    let model = model::ready(workspace, &server)?;
+    let model = model::DEMO.ready(workspace, &server)?;
+    let gemma = model::GEMMA.ready(workspace, &server)?;
     let python = venv::ORACLE.ready(workspace)?;
     let reference_blas = venv::reference_blas(&python)?;
     drop(lock);
-    let out = format!("goldens/{}", machine(std::env::consts::OS, std::env::consts::ARCH)?);
+    let out = folder()?;
     println!("Writing `{out}`");
     let generate = || {
         let task = Task::new("generate the goldens", &python).directory(workspace.root());
@@ -23,9 +24,18 @@ pub(crate) fn run(workspace: &Workspace, yes: bool) -> Result<()> {
         let task = task.env("LD_LIBRARY_PATH", &reference_blas);
         task.args(["goldens/generate/generate.py", "--out", &out])
     };
-    // The script writes the tiny checkpoints and their cases, or the demo model's, not both.
+    // The script writes the tiny checkpoints and their cases, or those of one real model.
     generate().stream()?;
-    generate().arg("--smollm2").arg(&model).stream()
+    generate().arg("--smollm2").arg(&model).stream()?;
+    generate().arg("--gemma3-270m").arg(&gemma).stream()
+}
+
+/// Where this kind of machine has its goldens, below the checkout.
+///
+/// # Errors
+/// On a system that the scripts do not know.
+pub(crate) fn folder() -> Result<String> {
+    Ok(format!("goldens/{}", machine(std::env::consts::OS, std::env::consts::ARCH)?))
 }
 
 /// The kind of machine whose bits these are: system, processor and back end.

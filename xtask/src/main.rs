@@ -81,12 +81,12 @@ enum Verb {
         /// Install missing system packages without asking.
         #[arg(long)]
         yes: bool,
+        /// What to measure.
+        #[arg(value_enum, default_value = "engine")]
+        subject: bench::Subject,
         /// How often everything is measured; the medians count.
         #[arg(long, default_value = "3", value_parser = clap::value_parser!(u16).range(1..))]
         rounds: u16,
-        /// Instead, send thousands of requests and watch the memory.
-        #[arg(long)]
-        soak: bool,
     },
 }
 
@@ -107,7 +107,7 @@ fn run(verb: Verb) -> Result<()> {
         Verb::Test { yes } => test::run(&workspace, yes),
         Verb::Setup { yes, all } => setup::run(&workspace, yes, all),
         Verb::Goldens { yes } => goldens::run(&workspace, yes),
-        Verb::Bench { yes, rounds, soak } => bench::run(&workspace, yes, rounds.into(), soak),
+        Verb::Bench { yes, subject, rounds } => bench::run(&workspace, yes, rounds.into(), subject),
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) fn run(workspace: &Workspace, yes: bool, flags: Vec<OsString>) -> Res
     let arguments = if names_model(&flags) {
         flags
     } else {
-        with_model(&model::ready(workspace, &server)?, flags)
+        with_model(&model::DEMO.ready(workspace, &server)?, flags)
     };
     drop(lock);
     let task = Task::new("start the server", &server).arg("serve").args(arguments);

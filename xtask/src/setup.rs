@@ -14,7 +14,8 @@ pub(crate) fn run(workspace: &Workspace, yes: bool, all: bool) -> Result<()> {
     build(workspace, yes)?;
     if all {
         let server = server(workspace)?;
-        model::ready(workspace, &server)?;
+        model::DEMO.ready(workspace, &server)?;
+        model::GEMMA.ready(workspace, &server)?;
         venv::CLIENTS.ready(workspace)?;
         venv::ORACLE.ready(workspace)?;
     }

@@ -19,6 +19,7 @@ struct Check {
 struct Fixtures {
     server: PathBuf,
     model: PathBuf,
+    gemma: PathBuf,
     python: PathBuf,
 }
 
@@ -49,9 +50,10 @@ fn fixtures(workspace: &Workspace, yes: bool) -> Result<Fixtures> {
     let _lock = workspace.lock()?;
     setup::build(workspace, yes)?;
     let server = setup::server(workspace)?;
-    let model = model::ready(workspace, &server)?;
+    let model = model::DEMO.ready(workspace, &server)?;
+    let gemma = model::GEMMA.ready(workspace, &server)?;
     let python = venv::CLIENTS.ready(workspace)?;
-    Ok(Fixtures { server, model, python })
+    Ok(Fixtures { server, model, gemma, python })
 }
 
 fn format_check(workspace: &Workspace) -> Task {
@@ -81,6 +83,7 @@ fn checks(workspace: &Workspace, fixtures: &Fixtures) -> Vec<Check> {
         .args(["test", "--workspace"])
         .env("SLIPSTREAM_BIN", &fixtures.server)
         .env("SLIPSTREAM_DEMO_MODEL", &fixtures.model)
+        .env("SLIPSTREAM_GEMMA_MODEL", &fixtures.gemma)
         .env("SLIPSTREAM_CLIENT_PYTHON", &fixtures.python);
     vec![
         Check { name: "lints", task: lints },

@@ -18,6 +18,8 @@ pub struct Levers {
     pub row_sampling: bool,
     /// `SLIPSTREAM_NO_TAIL_SPLIT`: the last prompt token runs with the chunk before it.
     pub no_tail_split: bool,
+    /// `SLIPSTREAM_NO_COMPILE`: a GPU runs the feed-forward gates operation by operation.
+    pub no_compile: bool,
     /// `SLIPSTREAM_LANE_DEBUG`: each placement is logged.
     pub lane_debug: bool,
 }
@@ -26,11 +28,12 @@ pub struct Levers {
 type Switch = fn(&mut Levers) -> &mut bool;
 
 /// Every variable, and the switch that it sets.
-const VARIABLES: [(&str, Switch); 5] = [
+const VARIABLES: [(&str, Switch); 6] = [
     ("SLIPSTREAM_NO_PIPELINE", |levers| &mut levers.no_pipeline),
     ("SLIPSTREAM_REMERGE", |levers| &mut levers.remerge),
     ("SLIPSTREAM_ROW_SAMPLING", |levers| &mut levers.row_sampling),
     ("SLIPSTREAM_NO_TAIL_SPLIT", |levers| &mut levers.no_tail_split),
+    ("SLIPSTREAM_NO_COMPILE", |levers| &mut levers.no_compile),
     ("SLIPSTREAM_LANE_DEBUG", |levers| &mut levers.lane_debug),
 ];
 
@@ -89,6 +92,7 @@ mod tests {
             remerge: true,
             row_sampling: true,
             no_tail_split: true,
+            no_compile: true,
             lane_debug: true,
         };
         assert_eq!(levers(&VARIABLES.map(|(name, _)| (name, "1"))).unwrap(), all);

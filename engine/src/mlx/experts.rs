@@ -141,6 +141,17 @@ pub fn drop_groups(scores: &Array, groups: i32, dropped: i32) -> Result<Array> {
     Ok(indexing::put_along_axis(&grouped, least, zero, -2)?.reshape(shape)?)
 }
 
+/// Bytes `[.., n, 4 k]` as the little-endian words that they make, `[.., n k]` of u32.
+///
+/// # Errors
+/// `EngineFailed` when the bytes do not divide into words.
+pub fn bytes_as_words(bytes: &Array) -> Result<Array> {
+    let words = bytes.view_dtype(Dtype::Uint32)?;
+    let mut shape = words.shape()[..words.ndim().saturating_sub(2)].to_vec();
+    shape.push(-1);
+    Ok(words.reshape(&shape)?)
+}
+
 /// Arrays of one shape, one above the other along a new first axis.
 ///
 /// # Errors

@@ -21,3 +21,11 @@ pub fn snapshot() -> MemorySnapshot {
 pub fn clear_cache() -> Result<()> {
     Ok(mlx_rs::memory::clear_cache()?)
 }
+
+/// Forgets the most bytes that were ever active: `peak_bytes` counts from here.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn forget_peak() -> Result<()> {
+    Ok(mlx_rs::memory::reset_peak_memory()?)
+}

@@ -15,6 +15,8 @@ mod exit;
 pub mod experts;
 #[cfg(feature = "mlx")]
 mod failure;
+#[cfg(feature = "mlx")]
+pub mod fused;
 #[cfg(all(feature = "mlx", not(target_os = "macos")))]
 mod mach;
 #[cfg(feature = "mlx")]
@@ -23,6 +25,8 @@ pub mod memory;
 pub mod ops;
 #[cfg(feature = "mlx")]
 mod packed;
+#[cfg(feature = "mlx")]
+pub mod recurrence;
 #[cfg(feature = "mlx")]
 pub mod sparse;
 #[cfg(feature = "mlx")]
@@ -37,7 +41,7 @@ pub use mlx_rs::{Array, Dtype};
 #[cfg(feature = "mlx")]
 pub use packed::{Packed, PackedFormat, PackedMode};
 #[cfg(feature = "mlx")]
-pub use weights::Weights;
+pub use weights::{ReadProgress, Weights};
 
 pub mod thread;
 

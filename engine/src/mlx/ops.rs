@@ -42,21 +42,36 @@ pub fn attention(
     scale: f32,
     mask: &Mask,
 ) -> Result<Array> {
+    attention_with_sinks(queries, (keys, values), scale, mask, None)
+}
+
+/// The same, in which each query head of `sinks` `[Hq]` has one more score that no value answers to
+/// (Xiao et al. 2023).
+///
+/// # Errors
+/// `EngineFailed` when the shapes do not fit.
+pub fn attention_with_sinks(
+    queries: &Array,
+    (keys, values): (&Array, &Array),
+    scale: f32,
+    mask: &Mask,
+    sinks: Option<&Array>,
+) -> Result<Array> {
     use mlx_rs::fast::{ScaledDotProductAttentionMask as Kind, scaled_dot_product_attention};
     let mask = match mask {
         Mask::None => None,
         Mask::Causal => Some(Kind::Causal),
         Mask::Array(array) => Some(Kind::Array(array)),
     };
-    Ok(scaled_dot_product_attention(queries, keys, values, scale, mask, None)?)
+    Ok(scaled_dot_product_attention(queries, keys, values, scale, mask, sinks)?)
 }
 
-/// Root-mean-square normalization over the last axis.
+/// Root-mean-square normalization over the last axis, then times `weight` if there is one.
 ///
 /// # Errors
 /// `EngineFailed` when the weight does not fit the last axis.
-pub fn rms_norm(x: &Array, weight: &Array, epsilon: f32) -> Result<Array> {
-    Ok(mlx_rs::fast::rms_norm(x, Some(weight), epsilon)?)
+pub fn rms_norm(x: &Array, weight: Option<&Array>, epsilon: f32) -> Result<Array> {
+    Ok(mlx_rs::fast::rms_norm(x, weight, epsilon)?)
 }
 
 /// Which frequencies a rotary embedding turns with.
@@ -261,6 +276,14 @@ pub fn softmax_last(array: &Array) -> Result<Array> {
     Ok(mlx_rs::ops::softmax_axis(array, -1, true)?)
 }
 
+/// `array` broadcast to `shape`.
+///
+/// # Errors
+/// `EngineFailed` when it does not broadcast.
+pub fn broadcast(array: &Array, shape: &[i32]) -> Result<Array> {
+    Ok(mlx_rs::ops::broadcast_to(array, shape)?)
+}
+
 /// Booleans `[queries, keys]`: the last query sees every key, each one before it one less.
 ///
 /// # Errors
@@ -452,6 +475,16 @@ pub fn choose(condition: &Array, chosen: &Array, other: &Array) -> Result<Array>
 /// `EngineFailed` with MLX's text.
 pub fn shift(array: &Array, term: f32) -> Result<Array> {
     Ok(array.add(scalar(term, array.dtype())?)?)
+}
+
+/// Whether any value is NaN.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn has_nan(array: &Array) -> Result<bool> {
+    // NaN alone differs from itself.
+    let any = array.ne(array)?.any(false)?.as_dtype(Dtype::Uint32)?.reshape(&[1])?;
+    Ok(read_u32(&any)? != [0])
 }
 
 /// The last axis in ascending order.

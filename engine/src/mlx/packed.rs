@@ -4,8 +4,9 @@
 //! word, along the input axis; each **group** of them has a scale, and in the affine mode a bias.
 
 use std::ffi::CStr;
+use std::fmt;
 
-use mlx_rs::{Array, Stream};
+use mlx_rs::{Array, Dtype, Stream};
 
 use super::ops;
 use crate::error::Result;
@@ -56,6 +57,13 @@ pub struct PackedFormat {
     pub group_size: i32,
     /// Bits per number.
     pub bits: i32,
+}
+
+impl fmt::Display for PackedFormat {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mode, group_size, bits } = self;
+        write!(formatter, "{} with {bits} bits in groups of {group_size}", mode.name())
+    }
 }
 
 /// A packed matrix `[out, in]`, or a stack of them `[E, out, in]`. A clone shares its memory.
@@ -141,12 +149,11 @@ impl Packed {
         })
     }
 
-    /// Rows `indices` of one matrix, unpacked: `[.., in]`. Affine ones come in the type of their
-    /// scales, others in bf16.
+    /// Rows `indices` of one matrix, unpacked: `[.., in]` of `dtype`.
     ///
     /// # Errors
     /// `EngineFailed` when the shapes do not fit.
-    pub fn rows(&self, indices: &Array) -> Result<Array> {
+    pub fn rows(&self, indices: &Array, dtype: Dtype) -> Result<Array> {
         let take = |array: &Array| ops::take_axis(array, indices, 0);
         let rows = Self {
             values: take(&self.values)?,
@@ -154,20 +161,17 @@ impl Packed {
             biases: self.biases.as_ref().map(take).transpose()?,
             format: self.format,
         };
-        rows.unpack()
+        rows.unpack(dtype)
     }
 
-    /// The plain numbers. Affine ones come in the type of their scales, others in bf16.
+    /// The plain numbers in `dtype`, which is that of the scales where these are floats.
     ///
     /// # Errors
     /// `EngineFailed` when the shapes do not fit.
-    pub fn unpack(&self) -> Result<Array> {
+    pub fn unpack(&self, dtype: Dtype) -> Result<Array> {
         let Raw { group_size, bits, mode, biases, stream } = Raw::of(self);
         let global_scale = absent();
-        let dtype = mlx_sys::mlx_optional_dtype {
-            value: mlx_sys::mlx_dtype__MLX_FLOAT32,
-            has_value: false,
-        };
+        let dtype = mlx_sys::mlx_optional_dtype { value: dtype.into(), has_value: true };
         ops::new_array("unpacking", |result| {
             // SAFETY: every handle and the mode's name outlive the call; absent biases and the absent
             // scale of all are empty handles, as MLX's C interface asks.

@@ -11,21 +11,45 @@ use std::path::{Path, PathBuf};
 use mlx_rs::{Array, Dtype};
 use safetensors::tensor::Metadata;
 
+use super::ops;
 use crate::error::{Code, Error, Result};
 
 const INDEX_FILE: &str = "model.safetensors.index.json";
 const SINGLE_FILE: &str = "model.safetensors";
 const HEADER_BYTES_MAX: u64 = 100 * 1024 * 1024;
 
-/// Ends of the names of tensors that stay in the type in which they are stored, because mlx-lm 0.32.2's
-/// `cast_predicate`s keep them: the models add them to f32 numbers.
-const KEPT_TYPES: [&str; 1] = ["e_score_correction_bias"];
+/// Bytes of tensors that are read at once, or one tensor: what a cast keeps of its source beside its result.
+const READ_BYTES: u64 = 32 << 20;
 
-/// Named arrays of a checkpoint. Layers take what is theirs; nothing is copied.
+/// Tensors that an error names before it counts the rest.
+const NAMED_TENSORS: usize = 3;
+
+/// What the names of tensors end in that old checkpoints hold and every model computes itself.
+const COMPUTED: &str = "rotary_emb.inv_freq";
+
+/// Ends of the names of tensors that stay in the type in which they are stored, because mlx-lm 0.32.2's
+/// `cast_predicate`s keep them: the models use them in f32.
+const KEPT_TYPES: [&str; 2] = ["A_log", "e_score_correction_bias"];
+
+/// Named arrays of a checkpoint. Layers take what is theirs; nothing is copied, and nothing is read
+/// before [`Weights::read`].
 #[derive(Debug)]
 pub struct Weights {
     arrays: HashMap<String, Array>,
+    /// What layers took, in that order.
+    taken: Vec<(String, Array)>,
     directory: PathBuf,
+    /// What they were cast to.
+    cast: Option<Dtype>,
+}
+
+/// How far a checkpoint is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadProgress {
+    /// Bytes in memory.
+    pub done_bytes: u64,
+    /// Bytes of all tensors that the model takes.
+    pub total_bytes: u64,
 }
 
 impl Weights {
@@ -41,12 +65,14 @@ impl Weights {
                 Error::from(error).while_doing(format_args!("failed to load `{}`", file.display()))
             })?);
         }
-        Ok(Self { arrays, directory: directory.to_owned() })
+        arrays.retain(|name: &String, _| !name.ends_with(COMPUTED));
+        Ok(Self { arrays, taken: Vec::new(), cast: None, directory: directory.to_owned() })
     }
 
     /// A checkpoint of arrays that are at hand, for tests.
     pub fn of(arrays: impl IntoIterator<Item = (String, Array)>) -> Self {
-        Self { arrays: arrays.into_iter().collect(), directory: PathBuf::from("memory") }
+        let directory = PathBuf::from("memory");
+        Self { arrays: arrays.into_iter().collect(), taken: Vec::new(), cast: None, directory }
     }
 
     /// Whether a tensor of that name exists.
@@ -54,20 +80,53 @@ impl Weights {
         self.arrays.contains_key(name)
     }
 
+    /// The tensor `name`, left where it is.
+    ///
+    /// # Errors
+    /// `BadModel` when it is missing.
+    pub fn get(&self, name: &str) -> Result<&Array> {
+        self.arrays.get(name).ok_or_else(|| self.missing(name))
+    }
+
+    /// Holds that the tensors `names` exist: for those that a layer takes only where there are any.
+    ///
+    /// # Errors
+    /// `BadModel` naming the first that is missing.
+    pub fn require(&self, names: impl IntoIterator<Item = String>) -> Result<()> {
+        names.into_iter().try_for_each(|name| self.get(&name).map(drop))
+    }
+
     /// Takes the tensor `name` out.
     ///
     /// # Errors
     /// `BadModel` when it is missing.
     pub fn take(&mut self, name: &str) -> Result<Array> {
-        self.take_optional(name).ok_or_else(|| {
-            let directory = self.directory.display();
-            Error::new(Code::BadModel, format!("tensor `{name}` is missing in `{directory}`"))
-        })
+        self.take_optional(name).ok_or_else(|| self.missing(name))
+    }
+
+    fn missing(&self, name: &str) -> Error {
+        let directory = self.directory.display();
+        Error::new(Code::BadModel, format!("tensor `{name}` is missing in `{directory}`"))
     }
 
     /// Takes the tensor `name` out if it exists.
     pub fn take_optional(&mut self, name: &str) -> Option<Array> {
-        self.arrays.remove(name)
+        let array = self.arrays.remove(name)?;
+        self.taken.push((name.to_owned(), ops::share(&array)));
+        Some(array)
+    }
+
+    /// Takes the tensor `name` out to make others of it, which are [`put`](Self::put) in for it.
+    ///
+    /// # Errors
+    /// `BadModel` when it is missing.
+    pub fn detach(&mut self, name: &str) -> Result<Array> {
+        self.arrays.remove(name).ok_or_else(|| self.missing(name))
+    }
+
+    /// Leaves out every tensor that `unwanted` says the family has no use for.
+    pub fn discard(&mut self, unwanted: impl Fn(&str) -> bool) {
+        self.arrays.retain(|name, _| !unwanted(name));
     }
 
     /// Takes the tensor `name` out and checks its shape.
@@ -90,12 +149,45 @@ impl Weights {
         self.arrays.insert(name, array);
     }
 
+    /// Every tensor with its name, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Array)> {
+        self.arrays.iter().map(|(name, array)| (name.as_str(), array))
+    }
+
+    /// Puts in each tensor's place what `change` makes of it.
+    ///
+    /// # Errors
+    /// What `change` says.
+    pub fn map(&mut self, change: impl Fn(&str, &Array) -> Result<Array>) -> Result<()> {
+        for (name, array) in &mut self.arrays {
+            *array = change(name, array)?;
+        }
+        Ok(())
+    }
+
+    /// Gives every tensor the name that `rule` makes of its own, and drops those for which there is none.
+    ///
+    /// # Errors
+    /// `BadModel` when two tensors come to have one name.
+    pub fn rename(&mut self, rule: impl Fn(&str) -> Option<String>) -> Result<()> {
+        let arrays = std::mem::take(&mut self.arrays);
+        for (name, array) in arrays {
+            let Some(renamed) = rule(&name) else { continue };
+            if self.arrays.insert(renamed.clone(), array).is_some() {
+                let message = format!("two tensors are `{renamed}`, one of them as `{name}`");
+                return Err(Error::new(Code::BadModel, message));
+            }
+        }
+        Ok(())
+    }
+
     /// Casts floating-point tensors to `dtype`; packed integers stay, and so do the few numbers that
     /// need their own type.
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub fn cast(&mut self, dtype: Dtype) -> Result<()> {
+        self.cast = Some(dtype);
         for (name, array) in &mut self.arrays {
             let kept = KEPT_TYPES.iter().any(|end| name.ends_with(end));
             if !kept && array.dtype().is_float() && array.dtype() != dtype {
@@ -105,10 +197,10 @@ impl Weights {
         Ok(())
     }
 
-    /// The type most floating-point weights have.
+    /// The type that floating-point weights were cast to, else the one that most of them have.
     pub fn dtype(&self) -> Option<Dtype> {
         let floats = self.arrays.values().filter(|array| array.dtype().is_float());
-        floats.max_by_key(|array| array.size()).map(Array::dtype)
+        self.cast.or_else(|| floats.max_by_key(|array| array.size()).map(Array::dtype))
     }
 
     /// Bytes of a number in the type that most floating-point weights have: what activations are made
@@ -118,15 +210,58 @@ impl Weights {
         floats.max_by_key(|array| array.size()).map_or(4, |array| array.item_size() as u64)
     }
 
-    /// Bytes of all tensors.
-    pub fn bytes(&self) -> u64 {
-        self.arrays.values().map(|array| array.nbytes() as u64).sum()
+    /// Reads what layers took, a part at a time, so that a cast never keeps two copies of everything;
+    /// returns its bytes.
+    ///
+    /// # Errors
+    /// `BadModel` naming tensors that no layer took, or one that holds NaN.
+    pub fn read(self, on_progress: &mut dyn FnMut(ReadProgress)) -> Result<u64> {
+        self.check_nothing_is_left()?;
+        let bytes = |array: &Array| array.nbytes() as u64;
+        let total_bytes = self.taken.iter().map(|(_, array)| bytes(array)).sum();
+        let (mut done_bytes, mut part) = (0, Vec::new());
+        for (name, array) in self.taken {
+            done_bytes += bytes(&array);
+            part.push((name, array));
+            let part_bytes: u64 = part.iter().map(|(_, array)| bytes(array)).sum();
+            if part_bytes >= READ_BYTES || done_bytes == total_bytes {
+                read_part(&std::mem::take(&mut part))?;
+                on_progress(ReadProgress { done_bytes, total_bytes });
+            }
+        }
+        Ok(total_bytes)
     }
 
-    /// Every array, to evaluate them at once.
-    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
-        self.arrays.values()
+    fn check_nothing_is_left(&self) -> Result<()> {
+        if self.arrays.is_empty() {
+            return Ok(());
+        }
+        let names: BTreeSet<&str> = self.arrays.keys().map(String::as_str).collect();
+        let named: Vec<_> =
+            names.iter().take(NAMED_TENSORS).map(|name| format!("`{name}`")).collect();
+        let more = match names.len() - named.len() {
+            0 => String::new(),
+            count => format!(" and {count} more"),
+        };
+        let directory = self.directory.display();
+        let message = format!(
+            "`{directory}` has tensors that its config does not explain: {}{more}",
+            named.join(", ")
+        );
+        Err(Error::new(Code::BadModel, message))
     }
+}
+
+fn read_part(part: &[(String, Array)]) -> Result<()> {
+    ops::evaluate(part.iter().map(|(_, array)| array))?;
+    for (name, array) in part.iter().filter(|(_, array)| array.dtype().is_float()) {
+        if ops::has_nan(array)? {
+            let message = format!("tensor `{name}` holds values that are no numbers (NaN)");
+            return Err(Error::new(Code::BadModel, message)
+                .with_hint("the file was damaged or its conversion failed: fetch it again"));
+        }
+    }
+    Ok(())
 }
 
 fn shard_files(directory: &Path) -> Result<Vec<PathBuf>> {
@@ -214,6 +349,73 @@ mod tests {
         }
     }
 
+    /// A checkpoint of f32 tensors by name.
+    fn checkpoint(tensors: &[(&str, &[f32])]) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        let data: Vec<Vec<u8>> = tensors
+            .iter()
+            .map(|(_, values)| values.iter().flat_map(|value| value.to_le_bytes()).collect())
+            .collect();
+        let views = tensors.iter().zip(&data).map(|((name, values), data)| {
+            let shape = vec![values.len()];
+            let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape, data);
+            (*name, view.unwrap())
+        });
+        safetensors::serialize_to_file(views, None, &directory.path().join(SINGLE_FILE)).unwrap();
+        directory
+    }
+
+    #[test]
+    fn tensors_that_nothing_takes_are_refused_by_name() {
+        let tensors = ["a", "b", "c", "d", "e"].map(|name| (name, &[1.0f32][..]));
+        let directory = checkpoint(&tensors);
+        let mut weights = Weights::load(directory.path()).unwrap();
+        weights.take("a").unwrap();
+        let message = weights.read(&mut |_| ()).unwrap_err().to_string();
+        assert!(message.contains("`b`, `c`, `d` and 1 more"), "{message}");
+        let mut weights = Weights::load(directory.path()).unwrap();
+        weights.take("a").unwrap();
+        weights.discard(|name| name != "e");
+        assert!(weights.read(&mut |_| ()).unwrap_err().message().contains("`e`"));
+    }
+
+    #[test]
+    fn frequencies_that_old_checkpoints_store_are_left_out() {
+        let name = "model.layers.0.self_attn.rotary_emb.inv_freq";
+        let directory = checkpoint(&[("a", &[1.0]), (name, &[1.0])]);
+        let mut weights = Weights::load(directory.path()).unwrap();
+        weights.take("a").unwrap();
+        assert_eq!(weights.read(&mut |_| ()).unwrap(), 4);
+    }
+
+    #[test]
+    fn a_tensor_with_nan_anywhere_is_refused_by_name() {
+        for index in 0..3 {
+            let mut values = [1.0, f32::INFINITY, -1.0];
+            values[index] = f32::NAN;
+            let directory = checkpoint(&[("good", &[1.0]), ("bad", &values)]);
+            for dtype in [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16] {
+                let mut weights = Weights::load(directory.path()).unwrap();
+                weights.cast(dtype).unwrap();
+                weights.take("good").unwrap();
+                weights.take("bad").unwrap();
+                let message = weights.read(&mut |_| ()).unwrap_err().to_string();
+                assert!(message.contains("`bad`") && message.contains("NaN"), "{message}");
+            }
+        }
+    }
+
+    #[test]
+    fn progress_ends_at_all_bytes_that_were_taken() {
+        let directory = checkpoint(&[("a", &[1.0; 5]), ("b", &[2.0; 7])]);
+        let mut weights = Weights::load(directory.path()).unwrap();
+        weights.take("b").unwrap();
+        weights.take("a").unwrap();
+        let mut seen = Vec::new();
+        assert_eq!(weights.read(&mut |progress| seen.push(progress)).unwrap(), 48);
+        assert_eq!(seen.last(), Some(&ReadProgress { done_bytes: 48, total_bytes: 48 }));
+    }
+
     #[test]
     fn shards_load_as_one_checkpoint_by_their_index() {
         let directory = tempfile::tempdir().unwrap();
@@ -229,12 +431,43 @@ mod tests {
         let index = serde_json::json!({"weight_map": {"y": shards[0], "x": shards[1]}});
         std::fs::write(directory.path().join(INDEX_FILE), index.to_string()).unwrap();
         let mut weights = Weights::load(directory.path()).unwrap();
-        assert_eq!(weights.bytes(), 16);
         for name in ["x", "y"] {
-            let values = super::super::ops::read_f32(&weights.take(name).unwrap()).unwrap();
+            let values = ops::read_f32(&weights.take(name).unwrap()).unwrap();
             assert_eq!(values, [1.0, 2.0]);
         }
         assert!(weights.take("x").unwrap_err().message().contains("`x`"));
+        assert_eq!(weights.read(&mut |_| ()).unwrap(), 16);
+    }
+
+    #[test]
+    fn renamed_tensors_keep_their_numbers_and_two_never_become_one() {
+        let directory = tempfile::tempdir().unwrap();
+        write_checkpoint(directory.path());
+        let load = || {
+            let mut weights = Weights::load(directory.path()).unwrap();
+            weights.put("y".to_owned(), Array::from_slice(&[3.0_f32], &[1]));
+            weights
+        };
+        let mut weights = load();
+        weights.rename(|name| (name != "y").then(|| format!("model.{name}"))).unwrap();
+        assert_eq!(weights.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["model.x"]);
+        let values = super::super::ops::read_f32(&weights.take("model.x").unwrap()).unwrap();
+        assert_eq!(values, [1.0, 2.0]);
+        let error = load().rename(|_| Some("z".to_owned())).unwrap_err();
+        assert_eq!(error.code(), Code::BadModel);
+        assert!(error.message().contains("`z`"), "{error}");
+    }
+
+    #[test]
+    fn numbers_that_need_their_own_type_keep_it() {
+        let directory = tempfile::tempdir().unwrap();
+        write_checkpoint(directory.path());
+        let mut weights = Weights::load(directory.path()).unwrap();
+        weights.put("layers.0.A_log".to_owned(), Array::from_slice(&[3.0_f32], &[1]));
+        weights.cast(Dtype::Bfloat16).unwrap();
+        let dtype = |weights: &mut Weights, name| weights.take(name).unwrap().dtype();
+        assert_eq!(dtype(&mut weights, "x"), Dtype::Bfloat16);
+        assert_eq!(dtype(&mut weights, "layers.0.A_log"), Dtype::Float32);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Family, Model, ModelConfig, nn};
 use crate::cache::{KvProfile, KvScheme};
 use crate::error::{Code, Error, Result};
-use crate::mlx::{BackEnd, Dtype, Weights, ops};
+use crate::mlx::{BackEnd, Dtype, ReadProgress, Weights};
 
 /// How to load.
 #[derive(Debug, Clone, Copy)]
@@ -53,22 +53,35 @@ impl Loaded {
 /// Loads the checkpoint in `directory`: an HF or mlx-community layout.
 ///
 /// # Errors
-/// `BadModel` naming the file, field or tensor that is missing, truncated or does not fit.
+/// `BadModel` naming the file, field or tensor that is missing, truncated, left over or does not fit.
 pub fn load(directory: &Path, options: LoadOptions) -> Result<Loaded> {
+    load_with_progress(directory, options, &mut |_| ())
+}
+
+/// The same, telling how far the weights are read.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_with_progress(
+    directory: &Path,
+    options: LoadOptions,
+    on_progress: &mut dyn FnMut(ReadProgress),
+) -> Result<Loaded> {
     if !directory.is_dir() {
         let message = format!("no model directory at `{}`", directory.display());
         return Err(Error::new(Code::BadModel, message));
     }
     let config = ModelConfig::read(directory)?;
     let family = Family::of_config(&config)?;
+    let config = config.text_part()?;
     let mut weights = Weights::load(directory)?;
+    family.arrange(&config, &mut weights)?;
     let dtype = options.dtype.unwrap_or_else(|| fastest_dtype(options.back_end, &weights));
     weights.cast(dtype)?;
-    // Wait for the weights here, so that the first request does not, and so that reading them and
-    // casting them does not keep two copies.
-    ops::evaluate(weights.arrays())?;
-    let (weights_bytes, value_bytes) = (weights.bytes(), weights.float_bytes());
+    let value_bytes = weights.float_bytes();
     let model = family.build(&config, &mut weights)?;
+    // Wait for the weights here, so that the first request does not.
+    let weights_bytes = weights.read(on_progress)?;
     let family_reason = family.serial_reason.map(str::to_owned);
     Ok(Loaded {
         weights_bytes,

@@ -5,14 +5,16 @@
 
 pub mod arch;
 mod config;
+mod embed;
 mod loader;
 pub mod nn;
 mod registry;
 mod windows;
 
 pub use config::ModelConfig;
-pub use loader::{LoadOptions, Loaded, load};
-pub use registry::Family;
+pub use embed::{EmbedOptions, embed};
+pub use loader::{LoadOptions, Loaded, load, load_with_progress};
+pub use registry::{Family, Tower};
 pub use windows::{full_layers, layer_windows, layer_windows_or};
 
 use std::fmt;
@@ -27,8 +29,8 @@ pub trait Model: fmt::Debug {
     /// for every set of this model.
     fn new_caches(&self) -> CacheSet;
 
-    /// What each of those caches keeps of one token, in their order; `None` where that is not keys and
-    /// values.
+    /// What the cache of each layer keeps of one token, in their order; `None` where that is not keys
+    /// and values. Layers that have no cache come last, and are `None` too.
     fn token_shapes(&self) -> Vec<Option<TokenShape>>;
 
     /// Runs tokens `[B, L]` through every layer, writing `caches`, and returns the normalized last

@@ -98,6 +98,24 @@ impl Tokenizer {
         self.0.inner.get_vocab_size(true)
     }
 
+    /// Checks that an embedding of `vocabulary` tokens knows every id that plain text becomes. Added
+    /// tokens may lie beyond it, as that of Gemma 3's images does in the models that see none: prompts
+    /// that name them are refused one by one.
+    ///
+    /// # Errors
+    /// `BadModel` with both numbers.
+    pub fn check_fits(&self, vocabulary: usize) -> Result<()> {
+        let largest = self.0.inner.get_vocab(false).into_values().max().unwrap_or(0);
+        if (largest as usize) < vocabulary {
+            return Ok(());
+        }
+        let message = format!(
+            "the tokenizer makes ids up to {largest}, but the model embeds only {vocabulary} tokens"
+        );
+        Err(Error::new(Code::BadModel, message)
+            .with_hint("tokenizer.json belongs to another model: fetch the model again"))
+    }
+
     /// The model's chat template, if it has one.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.0.chat_template.as_ref()

@@ -71,7 +71,6 @@ fn real() -> (PathBuf, Vec<Case>) {
 }
 
 #[test]
-#[ignore = "set-up does not fetch Gemma 3 270M yet: import it to .models/gemma-3-270m"]
 fn gemma_3_270m_reads_and_writes_text_as_its_own_tokenizer_does() {
     let (directory, cases) = real();
     let tokenizer = Tokenizer::load(&directory).unwrap();
@@ -85,7 +84,6 @@ fn gemma_3_270m_reads_and_writes_text_as_its_own_tokenizer_does() {
 /// All prompts share one batch: short ones, one that fills the window of 512 while it is answered, and
 /// one that is longer than it.
 #[test]
-#[ignore = "set-up does not fetch Gemma 3 270M yet: import it to .models/gemma-3-270m"]
 fn gemma_3_270m_continues_all_texts_together_as_mlx_lm_continues_each_alone() {
     let (directory, cases) = real();
     let back_end = Device::cpu().back_end();

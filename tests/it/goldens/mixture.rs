@@ -20,9 +20,27 @@ fn qwen3_moe_in_4_bits_equals_mlx_lm_bit_for_bit() {
     check("qwen3_moe-tiny-4bit", "", Dtype::Bfloat16, Tolerance::Bits);
 }
 
+/// Sinks, windows in turn with full layers, yarn, biases everywhere, clipped SwiGLU.
+#[test]
+fn gpt_oss_equals_mlx_lm_up_to_the_blas() {
+    check("gpt_oss-tiny", ".float32", Dtype::Float32, Tolerance::Absolute(1e-4));
+}
+
+/// Experts in blocks of mxfp4, as OpenAI publishes them, alone and batched across the window.
+#[test]
+fn gpt_oss_in_blocks_of_mxfp4_equals_mlx_lm_bit_for_bit_across_the_window() {
+    check("gpt_oss-tiny-mxfp4", "", Dtype::Bfloat16, Tolerance::Bits);
+}
+
+/// Experts in mxfp4, all else affine in 8 bits, the embedding too.
+#[test]
+fn gpt_oss_in_mxfp4_and_8_bits_equals_mlx_lm_bit_for_bit() {
+    check("gpt_oss-tiny-mxfp4-q8", "", Dtype::Bfloat16, Tolerance::Bits);
+}
+
 #[test]
 fn mixtures_that_do_not_fit_are_refused_by_name() {
-    let qwen = "qwen3_moe-tiny-4bit";
+    let (qwen, gpt) = ("qwen3_moe-tiny-4bit", "gpt_oss-tiny-mxfp4");
     let cases = [
         (qwen, json!({ "num_experts": null }), "num_experts"),
         (qwen, json!({ "num_experts_per_tok": null }), "num_experts_per_tok"),
@@ -37,6 +55,13 @@ fn mixtures_that_do_not_fit_are_refused_by_name() {
         (qwen, json!({ "mlp_only_layers": [0] }), "model.layers.0.mlp"),
         (qwen, json!({ "rope_scaling": { "type": "yarn", "factor": 2.0 } }), "yarn"),
         ("qwen3_moe-tiny", json!({ "num_experts": 9 }), "mlp.gate"),
+        (gpt, json!({ "num_local_experts": null }), "num_local_experts"),
+        (gpt, json!({ "num_local_experts": 9 }), "mlp.router"),
+        (gpt, json!({ "head_dim": null }), "head_dim"),
+        (gpt, json!({ "sliding_window": null }), "sliding_window"),
+        (gpt, json!({ "intermediate_size": 32 }), "experts.gate_proj.weight"),
+        (gpt, json!({ "quantization_config": null }), "experts.gate_proj"),
+        (gpt, json!({ "quantization_config": { "quant_method": "awq", "bits": 4 } }), "awq"),
     ];
     for (checkpoint, fields, named) in cases {
         let error = refusal(checkpoint, &fields);

@@ -1,11 +1,16 @@
 //! What mlx-lm 0.32.2 makes of the same weights, held bit for bit (goldens/README.md has the
 //! formats; `cargo xtask goldens` writes them).
 
+mod continuation;
+mod continued;
 mod dense;
+mod embeddings;
 mod gemma;
+mod gemma4;
 mod glm;
 mod llama;
 mod mixture;
+mod qwen3_5;
 mod replay;
 mod rotating;
 mod sampling;

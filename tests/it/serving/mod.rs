@@ -2,6 +2,7 @@
 
 mod admission;
 mod agents;
+mod bad_models;
 mod command_line;
 mod ends;
 mod kv_schemes;

@@ -6,6 +6,7 @@
 //! and what it costs when idle.
 
 mod late;
+mod models;
 mod pressure;
 mod server;
 mod soak;
@@ -41,20 +42,36 @@ struct Bench {
     folder: PathBuf,
 }
 
-pub(crate) fn run(workspace: &Workspace, yes: bool, rounds: usize, soak: bool) -> Result<()> {
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Subject {
+    /// Decoding, lanes, joins and serving, with the demo model.
+    Engine,
+    /// The host's part of a step, of every family's tiny checkpoint.
+    Models,
+    /// Memory after thousands of requests, many of which leave.
+    Soak,
+}
+
+pub(crate) fn run(workspace: &Workspace, yes: bool, rounds: usize, subject: Subject) -> Result<()> {
     let bench = Bench::ready(workspace, yes)?;
-    if soak {
-        return soak::run(&bench);
+    match subject {
+        Subject::Engine => bench.run(rounds),
+        Subject::Models => models::run(&bench, workspace.root(), rounds),
+        Subject::Soak => soak::run(&bench),
     }
-    let figures = bench.measure(rounds)?;
-    println!("\n{}", figures.table());
-    let latest = bench.folder.join("latest.json");
-    write_whole(&latest, &format!("{:#}\n", figures.json()))?;
-    println!("\nWritten to `{}`", latest.display());
-    Ok(())
 }
 
 impl Bench {
+    fn run(&self, rounds: usize) -> Result<()> {
+        let figures = self.measure(rounds)?;
+        println!("\n{}", figures.table());
+        let latest = self.folder.join("latest.json");
+        write_whole(&latest, &format!("{:#}\n", figures.json()))?;
+        println!("\nWritten to `{}`", latest.display());
+        Ok(())
+    }
+
     fn ready(workspace: &Workspace, yes: bool) -> Result<Self> {
         let _lock = workspace.lock()?;
         setup::build(workspace, yes)?;
@@ -62,7 +79,7 @@ impl Bench {
         let folder = workspace.target()?.join("bench");
         create_folder(&folder)?;
         Ok(Self {
-            model: model::ready(workspace, &server)?,
+            model: model::DEMO.ready(workspace, &server)?,
             python: venv::ORACLE.ready(workspace)?,
             scripts: workspace.root().join("xtask/bench"),
             server,

@@ -1,4 +1,4 @@
-//! `cargo xtask bench --soak`: whether memory comes back after thousands of requests, many of which
+//! `cargo xtask bench soak`: whether memory comes back after thousands of requests, many of which
 //! leave in the middle.
 
 use std::fs;

@@ -74,7 +74,7 @@ impl Decode {
                 format!("{ours:>10.2} {theirs:>8.2} {:>6.2}", ours / theirs)
             };
             let (build, busy) = (both(|it| it.build_ms), both(|it| it.host_cpu_ms));
-            format!("{model:<10} {rows:>4} {build} {busy}")
+            format!("{model:<20} {rows:>4} {build} {busy}")
         })
     }
 
@@ -82,8 +82,8 @@ impl Decode {
     pub(super) fn host_head() -> [String; 2] {
         let engines = format!("{:>10} {:>8} {:>6}", "slipstream", "mlx-lm", "ratio");
         [
-            format!("{:<15} {:<26} {:<26}", "", "  build, sample, emit", "  processor time"),
-            format!("{:<10} {:>4} {engines} {engines}", "model", "rows"),
+            format!("{:<25} {:<26} {:<26}", "", "  build, sample, emit", "  processor time"),
+            format!("{:<20} {:>4} {engines} {engines}", "model", "rows"),
         ]
     }
 

@@ -13,6 +13,14 @@ pub(crate) use engine::Engine;
 pub(crate) use serving::{Gap, Late, Pressure, Serving};
 pub(crate) use soak::{Soak, SoakPoint};
 
+/// What a step of each family's tiny checkpoint costs the hosts.
+pub(crate) fn families_table(families: &[(String, Decode)]) -> String {
+    let mut lines = vec!["the host's part of a step, ms (median of the rounds)".to_owned()];
+    lines.extend(Decode::host_head());
+    lines.extend(families.iter().flat_map(|(name, decode)| decode.host_lines(name)));
+    lines.join("\n")
+}
+
 /// One whole run.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Figures {

@@ -6,14 +6,18 @@ use std::sync::{Arc, OnceLock};
 use clap::ValueEnum;
 use slipstream_engine::cache::{GROUP_SIZE_DEFAULT, KvQuant, KvScheme, Packing, read_kv_config};
 use slipstream_engine::clock::Clock;
-use slipstream_engine::config::{KvBudget, Room, SchedulerConfig};
+use slipstream_engine::config::{ByteCount, KvBudget, Levers, Room, SchedulerConfig};
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::gateway::{ModelCapabilities, ModelCard, RowThread};
 use slipstream_engine::mlx::thread::RebuildPause;
-use slipstream_engine::mlx::{BackEnd, Device, Dtype};
+use slipstream_engine::mlx::{BackEnd, Device, Dtype, ReadProgress, fused};
 use slipstream_engine::model::{self, LoadOptions, Loaded};
 use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::scheduler::MlxExecutor;
+use tracing::{info, warn};
+
+/// Weights that take some seconds to read.
+const LARGE_MODEL_BYTES: u64 = 1 << 30;
 
 /// What to load, and how.
 #[derive(Debug, Clone, clap::Args)]
@@ -89,12 +93,15 @@ impl ModelArguments {
     }
 
     /// The model, loaded for `back_end` on this thread, and the scheme of its KV caches.
-    pub(crate) fn load(&self, back_end: BackEnd) -> Result<(Loaded, KvScheme)> {
+    pub(crate) fn load(&self, back_end: BackEnd, levers: Levers) -> Result<(Loaded, KvScheme)> {
         check_directory(&self.model)?;
         self.kv.check()?;
         let options = LoadOptions { dtype: self.dtype.dtype(), back_end };
-        let loaded = model::load(&self.model, options)?;
+        let loaded = model::load_with_progress(&self.model, options, &mut quarters())?;
         let scheme = self.kv.scheme(&self.model, &loaded)?;
+        if back_end != BackEnd::Cpu && !levers.no_compile {
+            fuse_gates(loaded.dtype);
+        }
         Ok((loaded, scheme))
     }
 
@@ -104,7 +111,7 @@ impl ModelArguments {
         let (arguments, known) = (self.clone(), Arc::clone(&learned));
         let build = move || {
             let device = Device::select()?;
-            let (loaded, scheme) = arguments.load(device.back_end())?;
+            let (loaded, scheme) = arguments.load(device.back_end(), serving.scheduler.levers)?;
             let card = arguments.describe(&loaded, &scheme, device.back_end(), &serving);
             let config = serving.on(device, &loaded, &card)?;
             let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes);
@@ -141,6 +148,25 @@ impl ModelArguments {
             max_tokens_default: serving.max_tokens_default,
             kv: loaded.kv_profile(scheme),
         }
+    }
+}
+
+/// Logs each quarter that is read of a model large enough to be waited for.
+fn quarters() -> impl FnMut(ReadProgress) {
+    let mut told = 0;
+    move |ReadProgress { done_bytes, total_bytes }| {
+        let quarter = done_bytes * 4 / total_bytes.max(1);
+        if total_bytes > LARGE_MODEL_BYTES && quarter > told {
+            told = quarter;
+            info!("{} % of {} read", quarter * 25, ByteCount(total_bytes));
+        }
+    }
+}
+
+/// Steps are as right without fused gates, only slower: a machine that cannot compile them serves.
+fn fuse_gates(dtype: Dtype) {
+    if let Err(error) = fused::engage(dtype) {
+        warn!("the feed-forward gates run operation by operation: {error}");
     }
 }
 

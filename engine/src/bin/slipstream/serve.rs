@@ -111,6 +111,7 @@ async fn serve(arguments: Arguments, levers: Levers) -> Result<()> {
     let listener = api::bind(&arguments.host, arguments.port).await?;
     let Served { rows, card, scheduler } = arguments.model.start(serving, clock.clone())?;
     let tokenizer = Tokenizer::load(&arguments.model.model)?;
+    tokenizer.check_fits(card.vocab_size)?;
     let rows = Arc::new(rows);
     let engine =
         Engine::new(card.clone(), tokenizer, rows.clone(), scheduler.clone(), clock.clone());

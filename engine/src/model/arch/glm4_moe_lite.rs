@@ -9,6 +9,7 @@ use crate::model::ModelConfig;
 use crate::model::nn::{
     Activation, LatentAttentionSpec, LatentDecoder, LatentDecoderSpec, LatentLayerSpec,
     LatentShape, MixtureSpec, Rope, RopeOptions, Routing, SharedSpec, SigmoidRouting, latent_scale,
+    split_joined,
 };
 
 /// Theta, where the config names none.
@@ -17,7 +18,29 @@ const BASE: f64 = 1_000_000.0;
 /// Layers without experts, where the config does not say.
 const DENSE_LAYERS: i32 = 1;
 
-/// Builds the model from its tensors.
+/// Splits the joined matrices of latent attention, and drops the prediction layer.
+///
+/// # Errors
+/// `BadModel` when a field is missing or a tensor does not fit.
+pub fn arrange(config: &ModelConfig, weights: &mut Weights) -> Result<()> {
+    let layers = config.count("num_hidden_layers")?;
+    weights.discard(|name| layer_of(name).is_some_and(|layer| layer >= layers));
+    split_all(config, weights, layers)
+}
+
+/// Splits the joined matrices of the first `layers` layers.
+pub(super) fn split_all(config: &ModelConfig, weights: &mut Weights, layers: i32) -> Result<()> {
+    let shape = LatentShape::of_config(config)?;
+    let path = |layer| format!("model.layers.{layer}.self_attn");
+    (0..layers).try_for_each(|layer| split_joined(weights, &path(layer), &shape))
+}
+
+/// The layer that a tensor is of.
+fn layer_of(name: &str) -> Option<i32> {
+    name.strip_prefix("model.layers.")?.split('.').next()?.parse().ok()
+}
+
+/// Builds the model from its tensors, which [`arrange`] has seen.
 ///
 /// # Errors
 /// `BadModel` when a field or tensor is missing or does not fit.
@@ -107,6 +130,7 @@ pub(super) fn mixture(config: &ModelConfig) -> Result<Option<MixtureSpec>> {
 mod tests {
     use super::*;
     use crate::error::Code;
+    use crate::mlx::{Array, Device};
 
     fn of(fields: &Value) -> Result<String> {
         let mut all = json!({
@@ -119,6 +143,26 @@ mod tests {
         let config = ModelConfig::from_fields(all.as_object().unwrap().clone());
         let letter = |mixture: Option<MixtureSpec>| if mixture.is_some() { 'E' } else { 'd' };
         Ok(mixtures(&config, 2)?.into_iter().map(letter).collect())
+    }
+
+    #[test]
+    fn what_a_prediction_layer_holds_is_dropped() {
+        Device::cpu();
+        let names = [
+            "model.layers.1.input_layernorm.weight",
+            "model.layers.2.eh_proj.weight",
+            "model.layers.12.mlp.gate.weight",
+            "model.norm.weight",
+        ];
+        let array = || Array::from_f32(1.0);
+        let mut weights = Weights::of(names.map(|name| (name.to_owned(), array())));
+        let fields = json!({
+            "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "kv_lora_rank": 4,
+            "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 4,
+        });
+        let config = ModelConfig::from_fields(fields.as_object().unwrap().clone());
+        arrange(&config, &mut weights).unwrap();
+        assert_eq!(names.map(|name| weights.contains(name)), [true, false, false, true]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::glm4_moe_lite::{check_proven, mixture, mixtures};
+use super::glm4_moe_lite::{check_proven, mixture, mixtures, split_all};
 use crate::error::{Code, Error, Result};
 use crate::mlx::Weights;
 use crate::model::ModelConfig;
@@ -19,7 +19,20 @@ const LATENT_EPSILON: f32 = 1e-6;
 /// Layers after which the first one may share, where the config does not say.
 const OFFSET: i32 = 2;
 
-/// Builds the model from its tensors.
+/// Splits the joined matrices of latent attention, also those of the prediction layer, and drops the
+/// copies of embedding and head that some checkpoints have in that layer: the model's own serve it.
+///
+/// # Errors
+/// `BadModel` when a field is missing or a tensor does not fit.
+pub fn arrange(config: &ModelConfig, weights: &mut Weights) -> Result<()> {
+    let layers = config.count("num_hidden_layers")?;
+    let copies = ["embed_tokens.", "shared_head.head."];
+    let copies = copies.map(|name| format!("model.layers.{layers}.{name}"));
+    weights.discard(|name| copies.iter().any(|prefix| name.starts_with(prefix)));
+    split_all(config, weights, layers + 1)
+}
+
+/// Builds the model from its tensors, which [`arrange`] has seen.
 ///
 /// # Errors
 /// `BadModel` when a field or tensor is missing or does not fit.

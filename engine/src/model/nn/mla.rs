@@ -10,6 +10,7 @@
 mod headwise;
 mod indexer;
 
+pub use headwise::split_joined;
 pub use indexer::IndexerSpec;
 
 use self::headwise::Headwise;
@@ -136,8 +137,8 @@ enum Queries {
 }
 
 impl LatentAttention {
-    /// Takes the block's tensors at `path`. `kv_b_proj`, which makes plain keys and values from latents,
-    /// is split into `embed_q` and `unembed_out` unless it is already.
+    /// Takes the block's tensors at `path`, with `embed_q` and `unembed_out` by themselves: what is
+    /// published joined, [`split_joined`] takes apart.
     ///
     /// # Errors
     /// `BadModel` when a tensor is missing or of another shape.

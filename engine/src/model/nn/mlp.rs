@@ -2,7 +2,7 @@
 
 use super::Linear;
 use crate::error::Result;
-use crate::mlx::{Array, Weights, experts, ops};
+use crate::mlx::{Array, Weights, experts, fused, ops};
 use crate::model::ModelConfig;
 
 /// What the gate goes through.
@@ -26,15 +26,12 @@ pub enum Activation {
 impl Activation {
     /// `activation(gate) * up`.
     pub(super) fn gate(self, gate: &Array, up: &Array) -> Result<Array> {
-        let open = match self {
-            Self::Silu => gate.multiply(ops::sigmoid(gate)?)?,
-            Self::Gelu => ops::gelu(gate)?,
-            Self::GeluTanh => ops::gelu_tanh(gate)?,
-            Self::ClippedSilu { alpha, limit } => {
-                return experts::clipped_swiglu(gate, up, (alpha, limit));
-            }
-        };
-        Ok(open.multiply(up)?)
+        match self {
+            Self::Silu => fused::gated_silu(gate, up),
+            Self::Gelu => Ok(ops::gelu(gate)?.multiply(up)?),
+            Self::GeluTanh => fused::gated_gelu_tanh(gate, up),
+            Self::ClippedSilu { alpha, limit } => experts::clipped_swiglu(gate, up, (alpha, limit)),
+        }
     }
 }
 
@@ -124,6 +121,28 @@ impl Input {
                 let part = |start, stop| ops::slice_axis(&both, 2, start, stop);
                 Ok((part(0, half)?, part(half, whole)?))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mlx::Device;
+
+    #[test]
+    fn clipped_silu_cuts_the_gate_above_and_its_value_on_both_sides() {
+        Device::cpu();
+        let gates = [-30.0_f32, -9.0, -0.5, 0.0, 0.5, 6.9, 7.1, 30.0];
+        let values = [0.3_f32, -9.0, 9.0, 1.0, -0.2, 6.9, -6.9, 7.5];
+        let (alpha, limit) = (1.702_f32, 7.0_f32);
+        let array = |numbers: &[f32]| Array::from_slice(numbers, &[8]);
+        let result = Activation::ClippedSilu { alpha, limit }.gate(&array(&gates), &array(&values));
+        let result = ops::read_f32(&result.unwrap()).unwrap();
+        for ((gate, value), result) in gates.iter().zip(values).zip(result) {
+            let (gate, value) = (gate.min(limit), value.clamp(-limit, limit));
+            let wanted = (value + 1.0) * gate / (1.0 + (-alpha * gate).exp());
+            assert!((result - wanted).abs() < 1e-5, "{gate} and {value}: {result}, not {wanted}");
         }
     }
 }

@@ -3,15 +3,20 @@
 mod attend;
 mod attention;
 mod decoder;
+mod delta_rule;
 mod embedding;
+mod expanded_latent;
 mod experts;
 mod feed_forward;
+mod gated_delta;
 mod latent_decoder;
 mod linear;
+mod mixer;
 mod mla;
 mod mlp;
 mod norm;
 mod prediction;
+mod quantization;
 mod query_scale;
 mod rope;
 mod router;
@@ -22,16 +27,19 @@ pub use attention::{
 };
 pub use decoder::{Block, Decoder, DecoderSizes, LogitScale, Residual};
 pub use embedding::Embedding;
+pub use expanded_latent::{ExpandedLatent, ExpandedLatentShape};
 pub use experts::{ExpertSizes, Experts, stack_experts};
 pub use feed_forward::{FeedForward, Mixture, MixtureSpec, SharedSpec};
+pub use gated_delta::{GatedDelta, GatedDeltaShape};
 pub use latent_decoder::{LatentBlock, LatentDecoder, LatentDecoderSpec, LatentLayerSpec};
-pub use linear::{Linear, Quantization};
+pub use linear::Linear;
+pub use mixer::Mixer;
 pub use mla::{
     Chosen, IndexerSpec, LatentAttention, LatentAttentionSpec, LatentShape, LatentStep,
-    latent_scale,
+    latent_scale, split_joined,
 };
 pub use mlp::{Activation, Gating, Mlp};
-pub use norm::RmsNorm;
+pub use norm::{NormWeights, RmsNorm};
 pub use prediction::PredictionLayer;
 pub use query_scale::QueryScale;
 pub use rope::{BASE_DEFAULT, Rope, RopeOptions, context_tokens, kind as rope_kind};

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use slipstream_engine::error::Code;
 use slipstream_engine::mlx::ops;
+use slipstream_engine::model::Model;
 
 use super::super::dense::refusal;
 use super::variant::{self, Change};
@@ -54,6 +55,11 @@ fn a_config_without_a_field_that_is_needed_is_refused_by_the_fields_name() {
 #[test]
 fn configs_that_ask_for_what_is_not_proven_are_refused_by_name() {
     let cases = [
+        (
+            LITE,
+            json!({ "quantization": null, "quantization_config": { "quant_method": "fp8" } }),
+            "fp8",
+        ),
         (LITE, json!({ "scoring_func": "softmax" }), "scoring_func"),
         (LITE, json!({ "topk_method": "greedy" }), "topk_method"),
         (LITE, json!({ "partial_rotary_factor": 0.5 }), "partial_rotary_factor"),
@@ -77,59 +83,57 @@ fn configs_that_ask_for_what_is_not_proven_are_refused_by_name() {
 }
 
 #[test]
-fn a_layer_that_is_to_choose_needs_an_indexer() {
-    let gone = "model.layers.2.self_attn.indexer.";
-    let change = |name: &str| match name.starts_with(gone) {
-        true => Change::Drop,
-        false => Change::Keep,
+fn layers_have_indexers_just_where_they_choose() {
+    let load = |fields: &Value, gone: &[usize]| {
+        variant::load(fields, variant::without(&variant::indexers(gone))).map(|_| ())
     };
-    let error = variant::load(&Value::Null, change).map(|_| ()).unwrap_err();
-    assert_eq!(error.code(), Code::BadModel);
-    assert!(error.message().contains(gone), "{error}");
     let shares = json!({ "index_topk_pattern": "FFSFS" });
-    assert!(variant::load(&shares, change).is_ok());
+    assert_eq!(load(&shares, &[2, 4]), Ok(()));
+    for (fields, gone, named) in [
+        (&Value::Null, &[2][..], "model.layers.2.self_attn.indexer"),
+        (&shares, &[2], "model.layers.4.self_attn.indexer"),
+        (&shares, &[2, 3, 4], "model.layers.3.self_attn.indexer"),
+    ] {
+        let error = load(fields, gone).unwrap_err();
+        assert_eq!(error.code(), Code::BadModel);
+        assert!(error.message().contains(named), "{error}");
+    }
+}
+
+fn logits(model: &dyn Model) -> Vec<f32> {
+    let prompt = ops::token_matrix(&(7..37).collect::<Vec<u32>>(), 1);
+    let hidden = model.hidden(&prompt, &mut model.new_caches()).unwrap();
+    variant::last_logits(model, &hidden)
 }
 
 /// mlx-lm leaves the prediction layer out when it converts a checkpoint.
 #[test]
 fn a_checkpoint_without_a_prediction_layer_answers_the_same_and_drafts_nothing() {
     let whole = variant::load(&Value::Null, |_| Change::Keep).unwrap().model;
-    let without = |name: &str| match name.starts_with("model.layers.5.") {
-        true => Change::Drop,
-        false => Change::Keep,
-    };
-    let converted = variant::load(&Value::Null, without).unwrap().model;
+    let layer = ["model.layers.5.".to_owned()];
+    let converted = variant::load(&Value::Null, variant::without(&layer)).unwrap().model;
     assert!(whole.prediction_head().is_some());
     assert!(converted.prediction_head().is_none());
-    let prompt = ops::token_matrix(&[(7..37).collect::<Vec<u32>>()].concat(), 1);
-    let logits = [whole, converted].map(|model| {
-        let hidden = model.hidden(&prompt, &mut model.new_caches()).unwrap();
-        variant::last_logits(&*model, &hidden)
-    });
-    assert_eq!(logits[0], logits[1]);
+    assert_eq!(logits(&*whole), logits(&*converted));
 }
 
 #[test]
-fn a_prediction_layer_without_all_of_its_tensors_is_refused() {
-    for missing in ["enorm", "shared_head.norm", "self_attn.indexer.wk", "mlp.experts.3.up_proj"] {
-        let missing = format!("model.layers.5.{missing}.weight");
-        let change = |name: &str| match name == missing {
-            true => Change::Drop,
-            false => Change::Keep,
-        };
-        let error = variant::load(&Value::Null, change).map(|_| ()).unwrap_err();
-        assert!(error.message().contains(&missing), "{error}");
-    }
-}
-
-#[test]
-fn weights_of_another_kind_than_floats_are_refused_by_name() {
-    // As block-quantized checkpoints have them: bytes under a weight's name, beside their scales.
-    let change = |name: &str| match name {
-        "model.layers.1.self_attn.q_a_proj.weight" => Change::AsBytes,
+fn a_prediction_layer_may_bring_copies_of_embedding_and_head_but_no_tensor_may_be_missing() {
+    let copies = |name: &str| match name {
+        "model.embed_tokens.weight" => {
+            Change::CopyAs("model.layers.5.embed_tokens.weight".to_owned())
+        }
+        "lm_head.weight" => Change::CopyAs("model.layers.5.shared_head.head.weight".to_owned()),
         _ => Change::Keep,
     };
-    let error = variant::load(&Value::Null, change).map(|_| ()).unwrap_err();
-    assert_eq!(error.code(), Code::BadModel);
-    assert!(error.message().contains("layers.1.self_attn.q_a_proj"), "{error}");
+    let with_copies = variant::load(&Value::Null, copies).unwrap();
+    let without = variant::load(&Value::Null, |_| Change::Keep).unwrap();
+    assert!(with_copies.model.prediction_head().is_some());
+    assert_eq!(with_copies.weights_bytes, without.weights_bytes);
+    for missing in ["enorm", "shared_head.norm", "self_attn.indexer.wk", "mlp.experts.3.up_proj"] {
+        let missing = [format!("model.layers.5.{missing}.weight")];
+        let error = variant::load(&Value::Null, variant::without(&missing)).map(|_| ());
+        let error = error.unwrap_err();
+        assert!(error.message().contains(&missing[0]), "{error}");
+    }
 }

@@ -6,7 +6,7 @@ use slipstream_engine::mlx::{Device, Dtype, ops};
 use slipstream_engine::model::{self, LoadOptions, Loaded, Model};
 use slipstream_tests::random::Random;
 
-use super::variant::{self, Change};
+use super::variant;
 
 const CHECKPOINTS: [&str; 6] = [
     "glm4_moe_lite-tiny",
@@ -134,10 +134,12 @@ fn tokens_that_were_taken_back_leave_no_trace() {
 /// Latents and turned keys, 16 + 4 values a token and layer, and 8 more where an indexer has keys.
 #[test]
 fn rows_cost_what_is_projected_and_layers_that_share_a_choice_cost_less() {
-    let keep = |_: &str| Change::Keep;
     let shared = serde_json::json!({ "index_topk_pattern": "FSSFS" });
-    for (fields, token_values) in [(Value::Null, 5 * 28), (shared, 2 * 28 + 3 * 20)] {
-        let loaded = variant::load(&fields, keep).unwrap();
+    for (fields, sharing, token_values) in
+        [(Value::Null, &[][..], 5 * 28), (shared, &[1, 2, 4], 2 * 28 + 3 * 20)]
+    {
+        let unused = variant::indexers(sharing);
+        let loaded = variant::load(&fields, variant::without(&unused)).unwrap();
         let profile = loaded.kv_profile(&KvScheme::Plain);
         assert_eq!(profile.row_bytes(1), token_values * 4 * 256);
         let mut caches = loaded.model.new_caches();

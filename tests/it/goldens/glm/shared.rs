@@ -13,7 +13,7 @@ use slipstream_engine::scheduler::{Board, MlxExecutor, Scheduler};
 use slipstream_tests::client::serve_all;
 use slipstream_tests::script;
 
-use super::variant::{self, Change};
+use super::variant;
 
 /// torch and our BLAS sum in other orders. The largest difference seen was 1.9e-5, on logits up to 6.
 const NEAR: f32 = 1e-4;
@@ -55,13 +55,8 @@ fn answers() -> Vec<Variant<Answer>> {
 
 /// The variant as it is published: layers that share have no indexer.
 fn load(variant: &Variant<Answer>) -> Loaded {
-    let indexer = |layer: &usize| format!("model.layers.{layer}.self_attn.indexer.");
-    let unused: Vec<String> = variant.shared_layers.iter().map(indexer).collect();
-    let change = |name: &str| match unused.iter().any(|prefix| name.starts_with(prefix)) {
-        true => Change::Drop,
-        false => Change::Keep,
-    };
-    variant::load(&variant.fields, change).unwrap()
+    let unused = variant::indexers(&variant.shared_layers);
+    variant::load(&variant.fields, variant::without(&unused)).unwrap()
 }
 
 #[track_caller]

@@ -13,8 +13,21 @@ use slipstream_engine::model::{self, LoadOptions, Loaded, Model};
 pub(super) enum Change {
     Keep,
     Drop,
-    /// Bytes in place of numbers.
-    AsBytes,
+    /// It stays, and is there under another name too.
+    CopyAs(String),
+}
+
+/// Drops the tensors whose names begin so.
+pub(super) fn without(prefixes: &[String]) -> impl Fn(&str) -> Change + '_ {
+    |name| match prefixes.iter().any(|prefix| name.starts_with(prefix)) {
+        true => Change::Drop,
+        false => Change::Keep,
+    }
+}
+
+/// What the names of an indexer's tensors begin with, for each of `layers`.
+pub(super) fn indexers(layers: &[usize]) -> Vec<String> {
+    layers.iter().map(|layer| format!("model.layers.{layer}.self_attn.indexer.")).collect()
 }
 
 pub(super) fn checkpoint() -> PathBuf {
@@ -31,23 +44,19 @@ pub(super) fn load(fields: &Value, change: impl Fn(&str) -> Change) -> Result<Lo
     std::fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
     let file = std::fs::read(checkpoint().join("model.safetensors")).unwrap();
     let tensors = SafeTensors::deserialize(&file).unwrap();
-    let changed = tensors.iter().filter_map(|(name, tensor)| match change(name) {
-        Change::Keep => Some((name.to_owned(), tensor)),
-        Change::AsBytes => Some((name.to_owned(), as_bytes(&tensor))),
-        Change::Drop => None,
+    let changed = tensors.iter().flat_map(|(name, tensor)| {
+        let names = match change(name) {
+            Change::Keep => vec![name.to_owned()],
+            Change::CopyAs(copy) => vec![name.to_owned(), copy],
+            Change::Drop => Vec::new(),
+        };
+        names.into_iter().map(move |name| (name, tensor.clone()))
     });
     let changed: Vec<(String, TensorView<'_>)> = changed.collect();
     let path = directory.path().join("model.safetensors");
     safetensors::serialize_to_file(changed, None, &path).unwrap();
     let back_end = Device::cpu().back_end();
     model::load(directory.path(), LoadOptions { dtype: Some(Dtype::Float32), back_end })
-}
-
-/// The same shape of single bytes.
-fn as_bytes<'data>(tensor: &TensorView<'data>) -> TensorView<'data> {
-    let count = tensor.shape().iter().product();
-    let data = &tensor.data()[..count];
-    TensorView::new(safetensors::Dtype::U8, tensor.shape().to_vec(), data).unwrap()
 }
 
 /// Logits of the last of hidden states `[1, L, hidden]`.

@@ -37,9 +37,9 @@ impl Rig {
         prompt_tokens: usize,
     ) -> Result<Self> {
         let back_end = Device::select()?.back_end();
-        let (loaded, scheme) = model.load(back_end)?;
-        check_batchable(&scheme, rows_max)?;
         let levers = Levers::from_environment()?;
+        let (loaded, scheme) = model.load(back_end, levers)?;
+        check_batchable(&scheme, rows_max)?;
         let config =
             SchedulerConfig { batch_rows_max: rows_max, levers, ..SchedulerConfig::default() };
         let kv_scheme = scheme.name();

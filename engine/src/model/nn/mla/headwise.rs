@@ -5,7 +5,7 @@ use super::LatentShape;
 use crate::error::{Code, Error, Result};
 use crate::mlx::{Array, Packed, PackedFormat, PackedMode, Weights, ops};
 use crate::model::ModelConfig;
-use crate::model::nn::linear::{check_plain, load_packed};
+use crate::model::nn::quantization::load_packed;
 
 /// Weights `[heads, out, in]`.
 #[derive(Debug)]
@@ -17,8 +17,7 @@ pub(super) enum Headwise {
 }
 
 impl Headwise {
-    /// Takes `path.embed_q` `[heads, latent, plain]` and `path.unembed_out` `[heads, value, latent]`, or
-    /// makes them from `path.kv_b_proj`, which hub checkpoints have instead.
+    /// Takes `path.embed_q` `[heads, latent, plain]` and `path.unembed_out` `[heads, value, latent]`.
     ///
     /// # Errors
     /// `BadModel` when a tensor is missing or of another shape.
@@ -28,71 +27,20 @@ impl Headwise {
         path: &str,
         shape: &LatentShape,
     ) -> Result<(Self, Self)> {
-        let at = |name: &str| format!("{path}.{name}");
-        if weights.contains(&at("kv_b_proj.weight")) {
-            return Self::split(weights, &at("kv_b_proj"), shape);
-        }
         let LatentShape { heads, latent, plain, value, .. } = *shape;
-        let embedding = Self::load(weights, config, &at("embed_q"), &[heads, latent, plain])?;
-        let unembedding = Self::load(weights, config, &at("unembed_out"), &[heads, value, latent])?;
-        Ok((embedding, unembedding))
-    }
-
-    fn load(
-        weights: &mut Weights,
-        config: &ModelConfig,
-        path: &str,
-        shape: &[i32],
-    ) -> Result<Self> {
-        match weights.contains(&format!("{path}.scales")) {
-            true => Ok(Self::Packed(load_packed(weights, config, path, shape)?)),
-            false => Self::dense(weights.take_shaped(&format!("{path}.weight"), shape)?),
-        }
-    }
-
-    /// Rows of `path` are, head by head, those that make a plain key and those that make a value. What
-    /// is packed is packed anew the same way, as mlx-lm 0.32.2's `deepseek_v32.Model.sanitize` does: plain
-    /// keys change their input axis.
-    fn split(weights: &mut Weights, path: &str, shape: &LatentShape) -> Result<(Self, Self)> {
-        let LatentShape { heads, latent, plain, value, .. } = *shape;
-        let (rows, format) = unpacked(weights, path, (heads * (plain + value), latent))?;
-        let rows = rows.reshape(&[heads, plain + value, latent])?;
-        let keys = ops::slice_axis(&rows, 1, 0, plain)?.swap_axes(-1, -2)?.contiguous()?;
-        let values = ops::slice_axis(&rows, 1, plain, plain + value)?.contiguous()?;
-        if let Some(PackedFormat { group_size, .. }) =
-            format.filter(|how| plain % how.group_size != 0)
-        {
-            let message = format!(
-                "`{path}` is packed in groups of {group_size}, which keys of {plain} do not divide into"
-            );
-            return Err(Error::new(Code::BadModel, message));
-        }
-        let pair = match format {
-            None => (Self::dense(keys)?, Self::dense(values)?),
-            Some(format) => (Self::packed(&keys, format)?, Self::packed(&values, format)?),
+        let mut load = |name: &str, shape: [i32; 3]| {
+            let path = format!("{path}.{name}");
+            match load_packed(weights, config, &path, &shape)? {
+                Some(packed) => Ok(Self::Packed(packed)),
+                None => Self::dense(weights.take_shaped(&format!("{path}.weight"), &shape)?),
+            }
         };
-        // Now, so that what they were made from is free before the next block is.
-        ops::evaluate(pair.0.arrays().into_iter().chain(pair.1.arrays()))?;
-        Ok(pair)
+        Ok((load("embed_q", [heads, latent, plain])?, load("unembed_out", [heads, value, latent])?))
     }
 
     fn dense(weight: Array) -> Result<Self> {
         let transposed = weight.swap_axes(-1, -2)?;
         Ok(Self::Dense { weight, transposed })
-    }
-
-    fn packed(weight: &Array, format: PackedFormat) -> Result<Self> {
-        let (values, scales, biases) = ops::quantize(weight, (format.group_size, format.bits))?;
-        Ok(Self::Packed(Packed { values, scales, biases: Some(biases), format }))
-    }
-
-    fn arrays(&self) -> Vec<&Array> {
-        match self {
-            Self::Dense { weight, .. } => vec![weight],
-            Self::Packed(Packed { values, scales, biases, .. }) => {
-                [values, scales].into_iter().chain(biases).collect()
-            }
-        }
     }
 
     /// `[B, heads or 1, L, in]` to `[B, heads, L, out]`.
@@ -118,6 +66,45 @@ impl Headwise {
     }
 }
 
+/// Puts `path.embed_q` and `path.unembed_out` in the place of `path.kv_b_proj`, where a checkpoint has
+/// that, as they are published: its rows are, head by head, those that make a plain key and those that
+/// make a value. What is packed is packed anew the same way, as mlx-lm 0.32.2's
+/// `deepseek_v32.Model.sanitize` does, because keys change their input axis.
+///
+/// # Errors
+/// `BadModel` when a tensor is missing, of another shape, or does not divide into its groups.
+pub fn split_joined(weights: &mut Weights, path: &str, shape: &LatentShape) -> Result<()> {
+    let joined = format!("{path}.kv_b_proj");
+    if !weights.contains(&format!("{joined}.weight")) {
+        return Ok(());
+    }
+    let LatentShape { heads, latent, plain, value, .. } = *shape;
+    let (rows, format) = unpacked(weights, &joined, (heads * (plain + value), latent))?;
+    if let Some(PackedFormat { group_size, .. }) = format.filter(|how| plain % how.group_size != 0)
+    {
+        let message = format!(
+            "`{joined}` is packed in groups of {group_size}, which keys of {plain} do not divide into"
+        );
+        return Err(Error::new(Code::BadModel, message));
+    }
+    let rows = rows.reshape(&[heads, plain + value, latent])?;
+    let keys = ops::slice_axis(&rows, 1, 0, plain)?.swap_axes(-1, -2)?.contiguous()?;
+    let values = ops::slice_axis(&rows, 1, plain, plain + value)?.contiguous()?;
+    for (name, matrices) in [("embed_q", keys), ("unembed_out", values)] {
+        let mut put = |part: &str, array| weights.put(format!("{path}.{name}.{part}"), array);
+        match format {
+            None => put("weight", matrices),
+            Some(PackedFormat { group_size, bits, .. }) => {
+                let (values, scales, biases) = ops::quantize(&matrices, (group_size, bits))?;
+                put("weight", values);
+                put("scales", scales);
+                put("biases", biases);
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The plain values of `path`, and how they were packed: read from their shapes, as the oracle does,
 /// which knows the affine mode only.
 fn unpacked(
@@ -125,15 +112,24 @@ fn unpacked(
     path: &str,
     (outputs, inputs): (i32, i32),
 ) -> Result<(Array, Option<PackedFormat>)> {
-    let name = format!("{path}.weight");
-    if !weights.contains(&format!("{path}.scales")) {
-        let weight = weights.take_shaped(&name, &[outputs, inputs])?;
-        check_plain(&name, &weight)?;
-        return Ok((weight, None));
-    }
-    let values = weights.take(&name)?;
-    let scales = weights.take(&format!("{path}.scales"))?;
-    let biases = weights.take(&format!("{path}.biases"))?;
+    let mut part = |name: &str| weights.detach(&format!("{path}.{name}"));
+    let (values, scales) = (part("weight")?, part("scales").ok());
+    let refusal = |scales: &[i32]| {
+        let message = format!(
+            "tensor `{path}.weight` has shape {:?} with scales {scales:?}, which do not unpack to the \
+             config's {:?}",
+            values.shape(),
+            [outputs, inputs]
+        );
+        Error::new(Code::BadModel, message)
+    };
+    let Some(scales) = scales else {
+        return match values.shape() == [outputs, inputs] {
+            true => Ok((values, None)),
+            false => Err(refusal(&[])),
+        };
+    };
+    let biases = part("biases")?;
     let format = PackedFormat {
         mode: PackedMode::Affine,
         group_size: inputs / scales.dim(-1).max(1),
@@ -144,16 +140,11 @@ fn unpacked(
         && scales.shape() == groups
         && biases.shape() == groups;
     if !fits {
-        let (values, scales) = (values.shape(), scales.shape());
-        let message = format!(
-            "tensor `{name}` has shape {values:?} with scales {scales:?}, which do not unpack to the \
-             config's {:?}",
-            [outputs, inputs]
-        );
-        return Err(Error::new(Code::BadModel, message));
+        return Err(refusal(scales.shape()));
     }
+    let dtype = scales.dtype();
     let packed = Packed { values, scales, biases: Some(biases), format };
-    Ok((packed.unpack()?, Some(format)))
+    Ok((packed.unpack(dtype)?, Some(format)))
 }
 
 #[cfg(test)]
@@ -161,7 +152,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::mlx::{Device, Dtype};
+    use crate::mlx::Device;
 
     const SHAPE: LatentShape = LatentShape {
         hidden: 8,
@@ -183,7 +174,9 @@ mod tests {
     fn load(weights: Vec<(&str, Array)>, config: &Value) -> Result<(Headwise, Headwise)> {
         let named = weights.into_iter().map(|(name, array)| (format!("a.{name}"), array));
         let config = ModelConfig::from_fields(config.as_object().unwrap().clone());
-        Headwise::load_pair(&mut Weights::of(named), &config, "a", &SHAPE)
+        let mut weights = Weights::of(named);
+        split_joined(&mut weights, "a", &SHAPE)?;
+        Headwise::load_pair(&mut weights, &config, "a", &SHAPE)
     }
 
     fn packed(array: &Array, (group_size, bits): (i32, i32)) -> [(&'static str, Array); 3] {
@@ -258,7 +251,7 @@ mod tests {
             });
             let config = json!({ "quantization": { "group_size": group_size, "bits": bits } });
             let ready = load(named.collect(), &config).unwrap();
-            let made = load(joined(&rows, packing), &json!({})).unwrap();
+            let made = load(joined(&rows, packing), &config).unwrap();
             assert_eq!(products(&made), products(&ready), "{packing:?}");
         }
     }
@@ -270,10 +263,8 @@ mod tests {
         let rows = wave(&[ROWS, SHAPE.latent], 0.4);
         let mut unbiased = joined(&rows, (32, 4));
         unbiased.pop();
-        let bytes = rows.as_dtype(Dtype::Uint8).unwrap();
         let cases = [
             (vec![("kv_b_proj.weight", short.clone())], "kv_b_proj.weight"),
-            (vec![("kv_b_proj.weight", bytes)], "kv_b_proj.weight"),
             (joined(&short, (32, 4)), "kv_b_proj.weight"),
             (joined(&rows, (64, 4)), "groups of 64"),
             (unbiased, "kv_b_proj.biases"),

@@ -21,6 +21,7 @@ pub use attention::{
     Attention, AttentionOptions, AttentionShape, HeadNorms, NormSpan, Projections,
 };
 pub use decoder::{Block, Decoder, DecoderSizes, LogitScale, Residual};
+pub use delta_rule::DeltaRule;
 pub use embedding::Embedding;
 pub use experts::{ExpertSizes, Experts, stack_experts};
 pub use feed_forward::{FeedForward, Mixture, MixtureSpec, SharedSpec};

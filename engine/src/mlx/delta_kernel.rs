@@ -31,27 +31,43 @@ const long place = (long(slab) * VALUE_WIDTH + row) * KEY_WIDTH + lane * PART;
 float memory[PART];
 for (int i = 0; i < PART; ++i) memory[i] = before[place + i];
 
+// A token is fetched while the one before it is summed. The first sums are of none, and change nothing.
+float key[PART] = {}, query[PART] = {};
+float value = 0.0f, decay = 1.0f, strength = 0.0f;
 long key_at = (first * KEY_HEADS + head / SHARING) * KEY_WIDTH + lane * PART;
 long head_at = first * VALUE_HEADS + head;
-for (int token = 0; token < tokens; ++token) {
-  const long value_at = head_at * VALUE_WIDTH + row;
-  const float decay = decays[head_at];
-  float key[PART];
+for (int token = -1; token < tokens; ++token) {
+  float next_key[PART] = {}, next_query[PART] = {};
+  float next_value = 0.0f, next_decay = 1.0f, next_strength = 0.0f;
+  if (token + 1 < tokens) {
+    for (int i = 0; i < PART; ++i) {
+      next_key[i] = float(keys[key_at + i]);
+      next_query[i] = float(queries[key_at + i]);
+    }
+    next_value = float(values[head_at * VALUE_WIDTH + row]);
+    next_decay = decays[head_at];
+    next_strength = float(strengths[head_at]);
+  }
   float held = 0.0f;
   for (int i = 0; i < PART; ++i) {
-    key[i] = float(keys[key_at + i]);
     memory[i] *= decay;
     held += memory[i] * key[i];
   }
-  const float lack = float(values[value_at]) - sum_of_lanes(held);
-  const float written = lack * float(strengths[head_at]);
+  const float written = (value - sum_of_lanes(held)) * strength;
   float seen = 0.0f;
   for (int i = 0; i < PART; ++i) {
     memory[i] += key[i] * written;
-    seen += memory[i] * float(queries[key_at + i]);
+    seen += memory[i] * query[i];
   }
   seen = sum_of_lanes(seen);
-  if (lane == 0) read[value_at] = NUMBER(seen);
+  if (lane == 0 && token >= 0) read[(head_at - VALUE_HEADS) * VALUE_WIDTH + row] = NUMBER(seen);
+  for (int i = 0; i < PART; ++i) {
+    key[i] = next_key[i];
+    query[i] = next_query[i];
+  }
+  value = next_value;
+  decay = next_decay;
+  strength = next_strength;
   key_at += KEY_HEADS * KEY_WIDTH;
   head_at += VALUE_HEADS;
 }

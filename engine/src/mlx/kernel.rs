@@ -98,6 +98,7 @@ impl Kernel {
     /// # Safety
     /// For these inputs, outputs, constants and this grid the kernel must stay within its inputs and
     /// outputs, must write every number of the outputs, and no two threads may write the same one.
+    // SAFETY: the caller's to give, as said above.
     pub(super) unsafe fn apply(
         &self,
         inputs: &[&Array],
@@ -134,13 +135,19 @@ macro_rules! kernel_of_one_gpu {
                 let body = as_c_string(format!("{place}{}", source.body))?;
                 let header = as_c_string(header.to_owned())?;
                 let (inputs, outputs) = (Names::of(source.inputs), Names::of(source.outputs));
-                let (name, row_major) = (source.name.as_ptr(), true);
-                let (body, header) = (&body, &header);
+                let row_major = true;
                 // SAFETY: all strings are NUL-terminated and, like both lists, outlive the call, which
                 // copies them.
                 let raw = unsafe {
-                    let (body, header) = (body.as_ptr(), header.as_ptr());
-                    mlx_sys::$new(name, inputs.0, outputs.0, body, header, row_major, $last)
+                    mlx_sys::$new(
+                        source.name.as_ptr(),
+                        inputs.0,
+                        outputs.0,
+                        body.as_ptr(),
+                        header.as_ptr(),
+                        row_major,
+                        $last,
+                    )
                 };
                 match raw.ctx.is_null() {
                     true => Err(failure::failure("making a kernel")),
@@ -150,6 +157,7 @@ macro_rules! kernel_of_one_gpu {
 
             /// # Safety
             /// As [`Kernel::apply`].
+            // SAFETY: the caller's to give, as said there.
             unsafe fn apply(
                 &self,
                 inputs: &[&Array],

@@ -139,9 +139,10 @@ def sliding():
     ]
 
 
-def few():
+def few(**kwargs):
     """For the other checkpoints: their layers differ, the scheduling does not."""
-    return [serial("serial_13", 13, 16), join("join_after_3", 3, max_tokens=(12, 8))]
+    joined = join("join_after_3", 3, max_tokens=(12, 8))
+    return [serial("serial_13", 13, 16), dataclasses.replace(joined, **kwargs)]
 
 
 def family(**kwargs):

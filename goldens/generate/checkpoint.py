@@ -414,6 +414,25 @@ QUANTIZED = {
 
 QUANTIZED.update({name: (affine(4, 32), {}) for name in ["glm4-tiny-4bit", "minicpm3-tiny-4bit"]})
 
+# The other families in 4 bits; where their widths do not divide into groups, or answers fall into loops,
+# they have others.
+IN_4_BITS = {
+    "gemma-tiny": dict(hidden_size=64),
+    "gemma2-tiny": dict(hidden_size=64, intermediate_size=128),
+    "gemma3-tiny": dict(hidden_size=64, num_hidden_layers=5),
+    "granite-tiny": {},
+    "minicpm-tiny": {},
+    "ministral3-tiny": {},
+    "mistral-tiny": {},
+    "olmo3-tiny": {},
+    "phi3-tiny": {},
+    "qwen2-tiny": dict(hidden_size=64),
+    "qwen3-tiny": {},
+    "smollm3-tiny": {},
+}
+CONFIGS.update({f"{name}-4bit": dict(CONFIGS[name], **fields) for name, fields in IN_4_BITS.items()})
+QUANTIZED.update({f"{name}-4bit": (affine(4, 32), {}) for name in IN_4_BITS})
+
 # One checkpoint for each width and mode that the others lack, its embedding packed too. Each names
 # layers in another way.
 PACKED = {

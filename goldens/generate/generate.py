@@ -39,6 +39,7 @@ WANTED = {
     "gemma-tiny": cases.family,
     # Its batches forget that query heads share key heads.
     "gemma2-tiny": lambda: cases.family(truth="alone"),
+    "gemma2-tiny-4bit": lambda: cases.few(truth="alone"),
     "gemma3-tiny": cases.family,
     "gemma4-12b-tiny": lambda: cases.family() + cases.crossing() + cases.quantized_full_layer(2),
     "gemma4-e4b-tiny": lambda: cases.family() + cases.crossing(),

@@ -8,6 +8,8 @@
 #![allow(unsafe_code)]
 
 #[cfg(feature = "mlx")]
+mod delta_kernel;
+#[cfg(feature = "mlx")]
 mod device;
 #[cfg(feature = "mlx")]
 mod exit;
@@ -17,6 +19,8 @@ pub mod experts;
 mod failure;
 #[cfg(feature = "mlx")]
 pub mod fused;
+#[cfg(feature = "mlx")]
+mod kernel;
 #[cfg(all(feature = "mlx", not(target_os = "macos")))]
 mod mach;
 #[cfg(feature = "mlx")]
@@ -32,6 +36,8 @@ pub mod sparse;
 #[cfg(feature = "mlx")]
 mod weights;
 
+#[cfg(feature = "mlx")]
+pub use delta_kernel::{DeltaInputs, DeltaKernel, DeltaShape};
 #[cfg(feature = "mlx")]
 pub use device::{BackEnd, Device};
 #[cfg(feature = "mlx")]

@@ -96,6 +96,11 @@ fn boxed(model: Result<impl Model + 'static>) -> Result<Box<dyn Model>> {
 }
 
 impl Family {
+    /// Every family.
+    pub fn all() -> &'static [Self] {
+        FAMILIES
+    }
+
     /// The family of a checkpoint.
     ///
     /// # Errors

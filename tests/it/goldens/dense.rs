@@ -89,6 +89,26 @@ fn dynamic_rope_in_a_batch_equals_each_row_alone_in_mlx_lm_bit_for_bit() {
     check("llama-tiny-dynamic");
 }
 
+#[test]
+fn families_in_4_bits_equal_mlx_lm_bit_for_bit() {
+    for family in [
+        "gemma",
+        "gemma2",
+        "gemma3",
+        "granite",
+        "minicpm",
+        "ministral3",
+        "mistral",
+        "olmo3",
+        "phi3",
+        "qwen2",
+        "qwen3",
+        "smollm3",
+    ] {
+        check(&format!("{family}-tiny-4bit"));
+    }
+}
+
 /// What loading the checkpoint says with `fields` in its config; null takes a field out.
 pub(super) fn refusal(checkpoint: &str, fields: &Value) -> Error {
     let source = super::directory().join(checkpoint);

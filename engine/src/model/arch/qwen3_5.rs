@@ -9,10 +9,10 @@
 use serde_json::Value;
 
 use crate::error::Result;
-use crate::mlx::{Array, Weights, ops};
+use crate::mlx::{Array, Dtype, Weights, ops};
 use crate::model::ModelConfig;
 use crate::model::nn::{
-    Activation, Attention, AttentionOptions, AttentionShape, Block, Decoder, Embedding,
+    Activation, Attention, AttentionOptions, AttentionShape, Block, Decoder, DeltaRule, Embedding,
     FeedForward, GatedDelta, GatedDeltaShape, HeadNorms, Linear, LogitScale, Mixer, MixtureSpec,
     Mlp, NormSpan, Projections, Residual, RmsNorm, Rope, RopeOptions, Routing, SharedSpec,
 };
@@ -73,7 +73,7 @@ fn name_in_mlx(name: &str) -> Option<String> {
 /// # Errors
 /// `BadModel` when a field or tensor is missing or does not fit.
 pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<Decoder> {
-    let parts = Parts::of_config(config)?;
+    let parts = Parts::of_config(config, weights.dtype().unwrap_or(Dtype::Float32))?;
     let table = (config.count("vocab_size")?, parts.attention.hidden);
     let blocks = parts.layers.iter().enumerate().map(|(index, layer)| {
         parts.block(config, weights, &format!("{MODEL}.layers.{index}"), *layer)
@@ -103,6 +103,7 @@ struct Parts {
     layers: Vec<Layer>,
     attention: AttentionShape,
     linear: GatedDeltaShape,
+    rule: DeltaRule,
     rope: Rope,
     feed_forward: Feed,
     epsilon: f32,
@@ -117,13 +118,15 @@ enum Feed {
 }
 
 impl Parts {
-    fn of_config(config: &ModelConfig) -> Result<Self> {
+    fn of_config(config: &ModelConfig, dtype: Dtype) -> Result<Self> {
         check_proven(config)?;
         let attention = AttentionShape::of_config(config)?;
+        let linear = GatedDeltaShape::of_config(config)?;
         Ok(Self {
             layers: layers(config)?,
             attention,
-            linear: GatedDeltaShape::of_config(config)?,
+            rule: DeltaRule::of_device(linear.memories(), dtype)?,
+            linear,
             rope: rope(config, attention.head_dimension)?,
             feed_forward: Feed::of_config(config)?,
             epsilon: config.number("rms_norm_eps")?,
@@ -142,8 +145,8 @@ impl Parts {
         let attention = match layer {
             Layer::Full => self.attention(config, weights, &at("self_attn"))?.into(),
             Layer::Linear => {
-                let sizes = (self.linear, self.epsilon);
-                let layer = GatedDelta::load(weights, config, &at("linear_attn"), sizes)?;
+                let parts = (self.linear, &self.rule, self.epsilon);
+                let layer = GatedDelta::load(weights, config, &at("linear_attn"), parts)?;
                 Mixer::GatedDelta(layer)
             }
         };

@@ -8,11 +8,113 @@
 //!
 //! Tokens follow each other, so a prompt is a long chain of operations. It is handed to the device piece
 //! by piece, which changes no number and keeps what the host builds, and what the device keeps for it,
-//! small.
+//! small. GPUs run a [kernel](crate::mlx::DeltaKernel) instead, whose sums have another order (mlx-lm has
+//! one for Metal), once it has shown on that device that it agrees with the operations.
+
+use std::ops::Range;
+use std::rc::Rc;
 
 use crate::error::Result;
 use crate::limits::RECURRENCE_PIECE_TOKENS;
-use crate::mlx::{Array, Dtype, ops, recurrence};
+use crate::mlx::{Array, DeltaInputs, DeltaKernel, DeltaShape, Dtype, ops, recurrence};
+
+/// How far a kernel may be from the operations where memories and what is read from them are below 1:
+/// sums of some hundred f32 products in another order. What is read is rounded besides.
+const KERNEL_TOLERANCE: f32 = 1e-4;
+
+/// The rule for memories of one shape.
+#[derive(Debug, Clone)]
+pub struct DeltaRule {
+    kernel: Option<Rc<DeltaKernel>>,
+}
+
+impl DeltaRule {
+    /// By operations alone.
+    pub fn by_operations() -> Self {
+        Self { kernel: None }
+    }
+
+    /// By a kernel where this thread's device has one that agrees with the operations on numbers of type
+    /// `dtype`.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text when the operations fail.
+    pub fn of_device(shape: DeltaShape, dtype: Dtype) -> Result<Self> {
+        let Some(kernel) = DeltaKernel::new(shape)? else { return Ok(Self::by_operations()) };
+        match distance(&kernel, shape, dtype) {
+            Ok(distance) if distance <= KERNEL_TOLERANCE + rounding(dtype) => {
+                Ok(Self { kernel: Some(Rc::new(kernel)) })
+            }
+            Ok(distance) => {
+                tracing::warn!(distance, "the delta rule's kernel is wrong here: operations run");
+                Ok(Self::by_operations())
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the delta rule's kernel does not run here: operations do");
+                Ok(Self::by_operations())
+            }
+        }
+    }
+
+    /// Runs `tokens` over `memory` `[B, Hv, Dv, Dk]`, which is empty at first; returns what they read
+    /// `[B, L, Hv, Dv]`, in the queries' type, and the memory after the last of them.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub(super) fn run(&self, tokens: &Tokens, memory: Option<&Array>) -> Result<(Array, Array)> {
+        match &self.kernel {
+            Some(kernel) => run_kernel(kernel, tokens, memory),
+            None => run_in_pieces(tokens, memory, ops::axis_index(RECURRENCE_PIECE_TOKENS)),
+        }
+    }
+}
+
+/// The greatest difference of what `kernel` and the operations make of a few tokens.
+fn distance(kernel: &DeltaKernel, shape: DeltaShape, dtype: Dtype) -> Result<f32> {
+    let tokens = Tokens::of_waves(shape, (2, 5), dtype)?;
+    let (first, second) = (tokens.part(TOKEN_AXIS, 0..2)?, tokens.part(TOKEN_AXIS, 2..5)?);
+    let mut greatest = 0.0_f32;
+    let (_, memory) = run_in_pieces(&first, None, 1)?;
+    for (tokens, memory) in [(&first, None), (&second, Some(&memory))] {
+        let wanted = run_in_pieces(tokens, memory, 1)?;
+        let got = run_kernel(kernel, tokens, memory)?;
+        for (got, wanted) in [(&got.0, &wanted.0), (&got.1, &wanted.1)] {
+            let pairs = ops::read_f32(got)?.into_iter().zip(ops::read_f32(wanted)?);
+            // A number that is none is as far as can be.
+            let apart = |(got, wanted): (f32, f32)| match (got - wanted).abs() {
+                apart if apart.is_nan() => f32::INFINITY,
+                apart => apart,
+            };
+            greatest = pairs.map(apart).fold(greatest, f32::max);
+        }
+    }
+    Ok(greatest)
+}
+
+/// The distance of two neighbours in `dtype` below 1.
+fn rounding(dtype: Dtype) -> f32 {
+    match dtype {
+        Dtype::Bfloat16 => 2_f32.powi(-8),
+        Dtype::Float16 => 2_f32.powi(-11),
+        _ => 0.0,
+    }
+}
+
+fn run_kernel(
+    kernel: &DeltaKernel,
+    tokens: &Tokens,
+    memory: Option<&Array>,
+) -> Result<(Array, Array)> {
+    let Tokens { queries, keys, values, decays, strengths } = tokens;
+    let memory = match memory {
+        Some(memory) => ops::share(memory),
+        None => {
+            let shape = [keys.dim(0), values.dim(2), values.dim(3), keys.dim(3)];
+            ops::zeros(&shape, Dtype::Float32)?
+        }
+    };
+    kernel.run(&DeltaInputs { queries, keys, values, decays, strengths, memory: &memory })
+}
 
 /// What tokens bring. Each key head serves `Hv / Hk` value heads in a row.
 #[derive(Debug)]
@@ -27,15 +129,6 @@ pub(super) struct Tokens {
     pub(super) decays: Array,
     /// How much of the lack is written, `[B, L, Hv]`.
     pub(super) strengths: Array,
-}
-
-/// Runs `tokens` over `memory` `[B, Hv, Dv, Dk]`, which is empty at first; returns what they read
-/// `[B, L, Hv, Dv]`, in the queries' type, and the memory after the last of them.
-///
-/// # Errors
-/// `EngineFailed` with MLX's text.
-pub(super) fn run(tokens: &Tokens, memory: Option<&Array>) -> Result<(Array, Array)> {
-    run_in_pieces(tokens, memory, ops::axis_index(RECURRENCE_PIECE_TOKENS))
 }
 
 fn run_in_pieces(
@@ -115,7 +208,7 @@ impl Shape {
 }
 
 /// What the tokens of `piece` read, `[B, L, Hk, Hv / Hk, Dv]` in f32.
-fn run_piece(tokens: &Tokens, piece: std::ops::Range<i32>, memory: &mut Array) -> Result<Array> {
+fn run_piece(tokens: &Tokens, piece: Range<i32>, memory: &mut Array) -> Result<Array> {
     let read = piece.map(|token| step(&tokens.at(token)?, memory)).collect::<Result<Vec<_>>>()?;
     ops::concatenate_axis(&read, TOKEN_AXIS)
 }
@@ -130,11 +223,35 @@ fn step(token: &Tokens, memory: &mut Array) -> Result<Array> {
 }
 
 impl Tokens {
+    /// Smooth numbers, with which memories stay below 1: queries and keys no longer than 1.
+    fn of_waves(shape: DeltaShape, (rows, count): (i32, i32), dtype: Dtype) -> Result<Self> {
+        let DeltaShape { key_heads, value_heads, key_width, value_width } = shape;
+        let wave = |sizes: &[i32], phase: f32, height: f32| {
+            let numbers: i32 = sizes.iter().product();
+            let number = |index: i32| height * (phase + index as f32 * 0.37).sin();
+            Array::from_iter((0..numbers).map(number), sizes)
+        };
+        let unit = (key_width as f32).sqrt().recip();
+        let (key, head) = ([rows, count, key_heads, key_width], [rows, count, value_heads]);
+        Ok(Self {
+            queries: wave(&key, 0.1, unit).as_dtype(dtype)?,
+            keys: wave(&key, 2.3, unit).as_dtype(dtype)?,
+            values: wave(&[rows, count, value_heads, value_width], 5.9, 1.0).as_dtype(dtype)?,
+            decays: ops::sigmoid(wave(&head, 7.7, 3.0))?,
+            strengths: ops::sigmoid(wave(&head, 9.1, 1.0).as_dtype(dtype)?)?,
+        })
+    }
+
     /// Token `index` alone, as views.
     fn at(&self, index: i32) -> Result<Self> {
-        let part = |part: &Array| match part.dim(1) {
-            1 => Ok(ops::share(part)),
-            _ => ops::slice_axis(part, TOKEN_AXIS, index, index + 1),
+        self.part(TOKEN_AXIS, index..index + 1)
+    }
+
+    /// The entries `range` of one of the axes that all parts have, as views.
+    fn part(&self, axis: usize, range: Range<i32>) -> Result<Self> {
+        let part = |part: &Array| match part.dim(ops::axis_index(axis)) == range.end - range.start {
+            true => Ok(ops::share(part)),
+            false => ops::slice_axis(part, axis, range.start, range.end),
         };
         Ok(Self {
             queries: part(&self.queries)?,
@@ -151,44 +268,22 @@ mod tests {
     use super::*;
     use crate::mlx::Device;
 
-    const KEY_HEADS: i32 = 2;
-    const VALUE_HEADS: i32 = 6;
-    const KEY_WIDTH: i32 = 5;
-    const VALUE_WIDTH: i32 = 4;
-
-    /// Smooth numbers between -1 and 1.
-    fn numbers(shape: &[i32], seed: f32) -> Array {
-        let count: i32 = shape.iter().product();
-        let data: Vec<f32> = (0..count).map(|i| (seed + i as f32 * 0.37).sin()).collect();
-        Array::from_slice(&data, shape)
-    }
+    const SHAPE: DeltaShape =
+        DeltaShape { key_heads: 2, value_heads: 6, key_width: 5, value_width: 4 };
 
     fn tokens(rows: i32, count: i32) -> Tokens {
         Device::cpu();
-        let keys = [rows, count, KEY_HEADS, KEY_WIDTH];
-        let heads = [rows, count, VALUE_HEADS];
-        Tokens {
-            queries: numbers(&keys, 0.1),
-            keys: ops::scale(&numbers(&keys, 2.3), 0.5).unwrap(),
-            values: numbers(&[rows, count, VALUE_HEADS, VALUE_WIDTH], 5.9),
-            decays: ops::sigmoid(ops::scale(&numbers(&heads, 7.7), 3.0).unwrap()).unwrap(),
-            strengths: ops::sigmoid(numbers(&heads, 9.1)).unwrap(),
-        }
+        Tokens::of_waves(SHAPE, (rows, count), Dtype::Float32).unwrap()
     }
 
     fn memory(rows: i32) -> Array {
-        numbers(&[rows, VALUE_HEADS, VALUE_WIDTH, KEY_WIDTH], 4.4)
+        let shape = [rows, SHAPE.value_heads, SHAPE.value_width, SHAPE.key_width];
+        let count: i32 = shape.iter().product();
+        Array::from_iter((0..count).map(|index| (4.4 + index as f32 * 0.37).sin()), &shape)
     }
 
-    fn part(tokens: &Tokens, axis: usize, range: std::ops::Range<i32>) -> Tokens {
-        let part = |array: &Array| ops::slice_axis(array, axis, range.start, range.end).unwrap();
-        Tokens {
-            queries: part(&tokens.queries),
-            keys: part(&tokens.keys),
-            values: part(&tokens.values),
-            decays: part(&tokens.decays),
-            strengths: part(&tokens.strengths),
-        }
+    fn run(tokens: &Tokens, memory: Option<&Array>) -> Result<(Array, Array)> {
+        DeltaRule::by_operations().run(tokens, memory)
     }
 
     fn bits(arrays: &(Array, Array)) -> (Vec<u32>, Vec<u32>) {
@@ -202,8 +297,9 @@ mod tests {
         memory: &Array,
         (row, head): (usize, usize),
     ) -> (Vec<f64>, Vec<f64>) {
-        let (kw, vw, vh) = (KEY_WIDTH as usize, VALUE_WIDTH as usize, VALUE_HEADS as usize);
-        let (count, kh) = (tokens.keys.dim(1) as usize, KEY_HEADS as usize);
+        let (kw, vw) = (SHAPE.key_width as usize, SHAPE.value_width as usize);
+        let (kh, vh) = (SHAPE.key_heads as usize, SHAPE.value_heads as usize);
+        let count = tokens.keys.dim(1) as usize;
         let read = |array: &Array, at: usize, width: usize| -> Vec<f64> {
             let values = ops::read_f32(array).unwrap();
             values[at * width..(at + 1) * width].iter().map(|value| f64::from(*value)).collect()
@@ -235,10 +331,10 @@ mod tests {
         let (rows, count) = (2, 7);
         let (tokens, memory) = (tokens(rows, count), memory(rows));
         let (read, after) = run(&tokens, Some(&memory)).unwrap();
-        assert_eq!(read.shape(), [rows, count, VALUE_HEADS, VALUE_WIDTH]);
+        assert_eq!(read.shape(), [rows, count, SHAPE.value_heads, SHAPE.value_width]);
         assert_eq!(after.shape(), memory.shape());
         let (read, after) = (ops::read_f32(&read).unwrap(), ops::read_f32(&after).unwrap());
-        let (heads, width) = (VALUE_HEADS as usize, VALUE_WIDTH as usize);
+        let (heads, width) = (SHAPE.value_heads as usize, SHAPE.value_width as usize);
         let near = |got: f32, wanted: f64| {
             // Sums of five f32 products below 1, seven tokens long.
             assert!((f64::from(got) - wanted).abs() < 1e-5, "{got} and {wanted}");
@@ -273,8 +369,9 @@ mod tests {
         let tokens = tokens(2, 9);
         let (read, memory) = run(&tokens, None).unwrap();
         for cut in 1..9 {
-            let (first, between) = run(&part(&tokens, TOKEN_AXIS, 0..cut), None).unwrap();
-            let (second, after) = run(&part(&tokens, TOKEN_AXIS, cut..9), Some(&between)).unwrap();
+            let (first, between) = run(&tokens.part(TOKEN_AXIS, 0..cut).unwrap(), None).unwrap();
+            let (second, after) =
+                run(&tokens.part(TOKEN_AXIS, cut..9).unwrap(), Some(&between)).unwrap();
             let both = ops::concatenate_axis(&[first, second], TOKEN_AXIS).unwrap();
             assert!(bits(&(both, after)) == bits(&(read.clone(), memory.clone())), "cut at {cut}");
         }
@@ -286,23 +383,61 @@ mod tests {
         let (read, after) = run(&tokens, Some(&memory)).unwrap();
         for row in 0..3 {
             let own = |array: &Array| ops::slice_axis(array, 0, row, row + 1).unwrap();
-            let alone = run(&part(&tokens, 0, row..row + 1), Some(&own(&memory))).unwrap();
+            let alone = run(&tokens.part(0, row..row + 1).unwrap(), Some(&own(&memory))).unwrap();
             assert!(bits(&alone) == bits(&(own(&read), own(&after))), "row {row}");
         }
     }
 
     #[test]
     fn what_is_read_has_the_models_type_and_the_memory_stays_in_f32() {
-        let wide = tokens(1, 3);
-        let half = |array: &Array| array.as_dtype(Dtype::Bfloat16).unwrap();
-        let tokens = Tokens {
-            queries: half(&wide.queries),
-            keys: half(&wide.keys),
-            values: half(&wide.values),
-            strengths: half(&wide.strengths),
-            decays: wide.decays,
-        };
+        Device::cpu();
+        let tokens = Tokens::of_waves(SHAPE, (1, 3), Dtype::Bfloat16).unwrap();
         let (read, memory) = run(&tokens, None).unwrap();
         assert_eq!((read.dtype(), memory.dtype()), (Dtype::Bfloat16, Dtype::Float32));
+    }
+
+    #[test]
+    fn a_processor_runs_operations() {
+        Device::cpu();
+        let shape = DeltaShape { key_width: 32, ..SHAPE };
+        assert!(DeltaRule::of_device(shape, Dtype::Float32).unwrap().kernel.is_none());
+    }
+
+    /// In every type, for memories of all kinds of widths, over prompts that are longer than a piece.
+    #[test]
+    #[ignore = "needs a GPU"]
+    fn a_gpus_kernel_stays_near_the_operations_and_rows_do_not_see_each_other() {
+        let device = Device::select().unwrap();
+        for dtype in [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16] {
+            for (key_width, value_width) in [(32, 5), (64, 128), (128, 128), (256, 33)] {
+                let shape = DeltaShape { key_width, value_width, ..SHAPE };
+                let rule = DeltaRule::of_device(shape, dtype).unwrap();
+                let kernel = rule.kernel.expect("a kernel that agrees");
+                let tokens = Tokens::of_waves(shape, (3, 150), dtype).unwrap();
+                let whole = run_kernel(&kernel, &tokens, None).unwrap();
+                let wanted = run_in_pieces(&tokens, None, 32).unwrap();
+                assert_near(&whole.0, &wanted.0, KERNEL_TOLERANCE + rounding(dtype));
+                assert_near(&whole.1, &wanted.1, KERNEL_TOLERANCE);
+                let half = |range| tokens.part(TOKEN_AXIS, range).unwrap();
+                let (first, between) = run_kernel(&kernel, &half(0..70), None).unwrap();
+                let (second, after) = run_kernel(&kernel, &half(70..150), Some(&between)).unwrap();
+                let both = ops::concatenate_axis(&[first, second], TOKEN_AXIS).unwrap();
+                assert!(bits(&(both, after)) == bits(&whole), "{device:?}: {shape:?} in two runs");
+                for row in 0..3 {
+                    let own = |array: &Array| ops::slice_axis(array, 0, row, row + 1).unwrap();
+                    let tokens = tokens.part(0, row..row + 1).unwrap();
+                    let alone = run_kernel(&kernel, &tokens, None).unwrap();
+                    assert!(bits(&alone) == bits(&(own(&whole.0), own(&whole.1))), "row {row}");
+                }
+            }
+        }
+    }
+
+    fn assert_near(got: &Array, wanted: &Array, bound: f32) {
+        assert_eq!((got.shape(), got.dtype()), (wanted.shape(), wanted.dtype()));
+        let (got, wanted) = (ops::read_f32(got).unwrap(), ops::read_f32(wanted).unwrap());
+        for (got, wanted) in got.iter().zip(wanted) {
+            assert!((got - wanted).abs() <= bound, "{got} and {wanted}");
+        }
     }
 }

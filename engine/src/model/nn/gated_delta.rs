@@ -1,15 +1,15 @@
 //! Gated DeltaNet (Yang, Kautz and Hatamizadeh 2024), the linear attention of Qwen3.5: a short causal
-//! convolution, then the [delta rule](super::delta_rule), then a gated norm. Layer math as mlx-lm 0.32.2's
+//! convolution, then the [delta rule](DeltaRule), then a gated norm. Layer math as mlx-lm 0.32.2's
 //! `qwen3_5.GatedDeltaNet`.
 //!
 //! What a row has seen is the last `K - 1` inputs of the convolution and the delta rule's memory, the same
 //! bytes at every length. Rows prefill alone, so neither ever sees a padded column, and no mask is needed.
 
-use super::delta_rule::{self, Tokens};
-use super::{Linear, RmsNorm};
+use super::delta_rule::Tokens;
+use super::{DeltaRule, Linear, RmsNorm};
 use crate::cache::RecurrentCache;
 use crate::error::{Code, Error, Result};
-use crate::mlx::{Array, Weights, ops, recurrence};
+use crate::mlx::{Array, DeltaShape, Weights, ops, recurrence};
 use crate::model::ModelConfig;
 
 /// Slots of the layer's cache.
@@ -66,6 +66,12 @@ impl GatedDeltaShape {
         Ok(shape)
     }
 
+    /// The shape of the delta rule's memories.
+    pub fn memories(self) -> DeltaShape {
+        let Self { key_heads, value_heads, key_width, value_width, .. } = self;
+        DeltaShape { key_heads, value_heads, key_width, value_width }
+    }
+
     /// Width of all queries, which is that of all keys.
     fn keys(self) -> i32 {
         self.key_heads * self.key_width
@@ -103,6 +109,7 @@ pub struct GatedDelta {
     decay_rate: Array,
     norm: RmsNorm,
     output: Linear,
+    rule: DeltaRule,
     shape: GatedDeltaShape,
 }
 
@@ -116,7 +123,7 @@ impl GatedDelta {
         weights: &mut Weights,
         config: &ModelConfig,
         path: &str,
-        (shape, epsilon): (GatedDeltaShape, f32),
+        (shape, rule, epsilon): (GatedDeltaShape, &DeltaRule, f32),
     ) -> Result<Self> {
         let GatedDeltaShape { hidden, value_heads, value_width, kernel_tokens, .. } = shape;
         let (channels, values) = (shape.channels(), shape.values());
@@ -134,6 +141,7 @@ impl GatedDelta {
                 &weights.take_shaped(&at("A_log"), &[value_heads])?,
             )?,
             norm: RmsNorm::load(weights, &at("norm"), value_width, epsilon)?,
+            rule: rule.clone(),
             shape,
         })
     }
@@ -152,7 +160,7 @@ impl GatedDelta {
         let (rows, tokens) = (x.dim(0), x.dim(1));
         let gate = self.gate.forward(x)?.reshape(&[rows, tokens, value_heads, value_width])?;
         let brought = self.tokens(x, cache)?;
-        let (read, memory) = delta_rule::run(&brought, cache.state(MEMORY))?;
+        let (read, memory) = self.rule.run(&brought, cache.state(MEMORY))?;
         cache.set_state(MEMORY, memory);
         let gated = recurrence::gate_precisely(&gate, &self.norm.forward(&read)?)?;
         self.output.forward(&gated.reshape(&[rows, tokens, self.shape.values()])?)

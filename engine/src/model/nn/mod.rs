@@ -26,6 +26,7 @@ pub use attention::{
     Attention, AttentionOptions, AttentionShape, HeadNorms, NormSpan, Projections,
 };
 pub use decoder::{Block, Decoder, DecoderSizes, LogitScale, Residual};
+pub use delta_rule::DeltaRule;
 pub use embedding::Embedding;
 pub use expanded_latent::{ExpandedLatent, ExpandedLatentShape};
 pub use experts::{ExpertSizes, Experts, stack_experts};

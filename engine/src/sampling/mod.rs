@@ -12,6 +12,7 @@ mod capture;
 #[cfg(feature = "mlx")]
 mod history;
 mod logprobs;
+mod overrides;
 mod params;
 #[cfg(feature = "mlx")]
 mod processors;
@@ -19,6 +20,7 @@ mod processors;
 mod sampler;
 
 pub use logprobs::{Sampled, TokenLogprobs};
+pub use overrides::{PenaltyOverrides, SamplingOverrides};
 pub use params::{PENALTY_CONTEXT_TOKENS_DEFAULT, Penalty, SamplingParams, Xtc};
 #[cfg(feature = "mlx")]
 pub use sampler::{Picks, Sampler, filter};

@@ -3,8 +3,7 @@
 //! A token whose bytes are no text by themselves is written with `\x` and two hexadecimal digits for each
 //! byte that is none, in completions after the word `bytes:`, as OpenAI does it.
 
-use serde::Serialize;
-use serde_json::{Map, Value};
+use serde::{Serialize, Serializer};
 
 use super::ReplyKind;
 use crate::gateway::{LogprobEntry, TokenLogprob};
@@ -40,10 +39,20 @@ struct ChatToken {
 pub(super) struct CompletionEntries {
     tokens: Vec<String>,
     token_logprobs: Vec<f32>,
-    /// The most likely tokens and the one that was generated, by their texts.
-    top_logprobs: Vec<Map<String, Value>>,
+    top_logprobs: Vec<ByText>,
     /// Characters of the text before the token.
     text_offset: Vec<usize>,
+}
+
+/// The most likely tokens, and the one that was generated, by their texts; an object. Of two with one text
+/// the first is told.
+#[derive(Debug, Clone)]
+struct ByText(Vec<(String, f32)>);
+
+impl Serialize for ByText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(text, logprob)| (text, logprob)))
+    }
 }
 
 impl Logprobs {
@@ -82,11 +91,16 @@ impl CompletionEntries {
             Ok(text) => text.to_owned(),
             Err(_) => format!("bytes:{}", escaped(&token.text)),
         };
-        let both = entry.top.iter().chain([&entry.token]);
-        let top = both.map(|token| (text(token), Value::from(told(token.logprob))));
+        let mut top: Vec<(String, f32)> = Vec::with_capacity(entry.top.len() + 1);
+        for token in entry.top.iter().chain([&entry.token]) {
+            let text = text(token);
+            if top.iter().all(|(known, _)| *known != text) {
+                top.push((text, told(token.logprob)));
+            }
+        }
         self.tokens.push(text(&entry.token));
         self.token_logprobs.push(told(entry.token.logprob));
-        self.top_logprobs.push(top.collect());
+        self.top_logprobs.push(ByText(top));
         self.text_offset.push(entry.text_offset);
     }
 }

@@ -684,27 +684,52 @@ pub fn read_f32(array: &Array) -> Result<Vec<f32>> {
     })
 }
 
-/// The random key of one draw: a function of `seed` and `index` alone.
-///
-/// # Errors
-/// `EngineFailed` with MLX's text.
-pub fn random_key(seed: u64, index: u64) -> Result<Array> {
-    Ok(mlx_rs::random::key(mix(seed, index))?)
-}
-
 /// A number from 0 (possible) to 1 (not possible): a function of `seed` and `index` alone, which tells
-/// nothing of the draw with [`random_key`] of the same two.
+/// nothing of the [`gumbel`] numbers of the same two.
 pub fn random_unit(seed: u64, index: u64) -> f32 {
     // The upper 24 bits are as many as f32 holds exactly.
     (mix(!seed, index) >> 40) as f32 / (1u32 << 24) as f32
 }
 
-/// Draws from unnormalized log-probabilities `[.., V]` with `key`.
+/// Numbers with the standard Gumbel distribution, `[B, V]` in f32: each row a function of its key, a seed
+/// and an index, alone.
 ///
 /// # Errors
 /// `EngineFailed` with MLX's text.
-pub fn categorical(log_probabilities: &Array, key: &Array) -> Result<Array> {
-    Ok(mlx_rs::random::categorical(log_probabilities, -1, None, Some(key))?)
+pub fn gumbel(keys: &[(u64, u64)], vocabulary: i32) -> Result<Array> {
+    let bits = keys.iter().map(|(seed, index)| random_bits(mix(*seed, *index), vocabulary));
+    let bits = concatenate_axis(&bits.collect::<Result<Vec<_>>>()?, 0)?;
+    // Uniform and never 0 or 1: then no token's number is infinite, and one that was filtered cannot win.
+    let spread =
+        shift(&scale(&bits.as_dtype(Dtype::Float32)?, 1.0 / UNIFORM_STEPS)?, 0.5 / UNIFORM_STEPS)?;
+    let below_one = scalar(1.0 - f32::EPSILON / 2.0, Dtype::Float32)?;
+    let uniform = mlx_rs::ops::minimum(spread, below_one)?;
+    // The logarithm of an exponential number, made so that small ones, which win, are the most exact.
+    let exponential = mlx_rs::ops::log1p(uniform.negative()?)?.negative()?;
+    Ok(exponential.log()?.negative()?)
+}
+
+/// How many numbers 32 bits can be.
+const UNIFORM_STEPS: f32 = 4_294_967_296.0;
+
+/// 32 random bits for each of `[1, V]`.
+fn random_bits(seed: u64, vocabulary: i32) -> Result<Array> {
+    let key = mlx_rs::random::key(seed)?;
+    let (shape, width_bytes) = ([1, vocabulary], 4);
+    let stream = Stream::thread_local_or_default();
+    new_array("drawing random bits", |result| {
+        // SAFETY: the shape has two entries and outlives the call, as do the handles.
+        unsafe {
+            mlx_sys::mlx_random_bits(
+                result,
+                shape.as_ptr(),
+                shape.len(),
+                width_bytes,
+                key.as_ptr(),
+                stream.as_ptr(),
+            )
+        }
+    })
 }
 
 /// SplitMix64's finalizer (Steele, Lea, Flood 2014) over the seed and the draw's index.

@@ -10,6 +10,8 @@
 #[cfg(feature = "mlx")]
 mod capture;
 #[cfg(feature = "mlx")]
+mod filters;
+#[cfg(feature = "mlx")]
 mod history;
 mod logprobs;
 mod overrides;
@@ -19,8 +21,10 @@ mod processors;
 #[cfg(feature = "mlx")]
 mod sampler;
 
+#[cfg(feature = "mlx")]
+pub use filters::Filters;
 pub use logprobs::{Sampled, TokenLogprobs};
 pub use overrides::{PenaltyOverrides, SamplingOverrides};
 pub use params::{PENALTY_CONTEXT_TOKENS_DEFAULT, Penalty, SamplingParams, Xtc};
 #[cfg(feature = "mlx")]
-pub use sampler::{Picks, Sampler, filter};
+pub use sampler::{Picks, Sampler};

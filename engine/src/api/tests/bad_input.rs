@@ -135,6 +135,7 @@ async fn a_field_inside_another_is_named_by_its_path_and_fields_that_differ_by_a
         (CHAT, json!({"metadata": {"a": 1}}), "metadata.a", "must be a string, got 1"),
         (CHAT, json!({"logprobs": 3}), "logprobs", "must be a boolean, got 3"),
         (CHAT, json!({"logprobs": false, "top_logprobs": 2}), "top_logprobs", "`logprobs` is true"),
+        (COMPLETIONS, json!({"logprobs": 2, "top_logprobs": "x"}), "top_logprobs", "an integer"),
         (COMPLETIONS, json!({"logprobs": 21}), "logprobs", "between 0 and 20, got 21"),
         (COMPLETIONS, json!({"logprobs": -1}), "logprobs", "between 0 and 20"),
         (COMPLETIONS, json!({"logprobs": 1.5}), "logprobs", "must be an integer, got 1.5"),

@@ -103,6 +103,7 @@ fn logit_bias(fields: &Fields<'_>) -> Result<Arc<[(u32, f32)]>> {
 /// -1 where they do not.
 fn logprobs(kind: ReplyKind, fields: &Fields<'_>) -> Result<Option<u32>> {
     let most = TOP_LOGPROBS_MAX as i64;
+    let top = fields.integer("top_logprobs", -1..=most)?.unwrap_or(-1);
     match (kind, fields.get("logprobs")) {
         (ReplyKind::Completion, Some(Value::Number(_))) => {
             let top = fields.integer("logprobs", 0..=most)?;
@@ -114,7 +115,6 @@ fn logprobs(kind: ReplyKind, fields: &Fields<'_>) -> Result<Option<u32>> {
         _ => {}
     }
     let wanted = fields.boolean("logprobs")?;
-    let top = fields.integer("top_logprobs", -1..=most)?.unwrap_or(-1);
     match (wanted, u32::try_from(top)) {
         (Some(false), Ok(1..)) => {
             let message = "`top_logprobs` is only allowed when `logprobs` is true";

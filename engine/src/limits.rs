@@ -39,6 +39,22 @@ pub const KV_GRANULE_TOKENS: usize = 256;
 pub const RECURRENCE_PIECE_TOKENS: usize = 32;
 /// Decode steps between two clearings of MLX's buffer cache.
 pub const CLEAR_CACHE_STEPS: u64 = 256;
+/// Clients whose requests are counted under their own names; those that come later share one.
+pub const CLIENT_SERIES_MAX: usize = 64;
+/// Characters of a client's name.
+pub const CLIENT_NAME_CHARS_MAX: usize = 64;
+/// Texts that one request may turn into vectors.
+pub const EMBEDDING_INPUTS_MAX: usize = 2048;
+/// How long a response can be referred to.
+pub const RESPONSES_TTL_MS: u64 = 3_600_000;
+/// Bytes of the responses that can be referred to, together.
+pub const RESPONSES_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// How often a stream whose answer has not begun looks for progress.
+pub const PROGRESS_PERIOD_MS: u64 = 1_000;
+/// How long a stream says nothing before it gives a sign of life.
+pub const SILENCE_MS_MAX: u64 = 10_000;
+/// The pause between two snapshots of `/stats/stream`.
+pub const STATS_PERIOD_MS: u64 = 250;
 /// Bytes of a request body, by default.
 pub const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Stop strings per request.

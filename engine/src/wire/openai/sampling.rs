@@ -20,7 +20,7 @@ const FINITE_F32: f64 = f32::MAX as f64;
 const ID_DIGITS_MAX: usize = 10;
 
 /// Reads them over `defaults`.
-pub(super) fn sampling(
+pub(in crate::wire) fn sampling(
     kind: ReplyKind,
     fields: &Fields<'_>,
     defaults: &SamplingParams,

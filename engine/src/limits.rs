@@ -45,7 +45,7 @@ pub const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
 pub const STOP_STRINGS_MAX: usize = 16;
 /// Bytes of one stop string.
 pub const STOP_STRING_BYTES_MAX: usize = 1024;
-/// Sampled ids a request may bias or rank (`top_logprobs`).
+/// The most likely tokens of a step that a request may ask for (`top_logprobs`).
 pub const TOP_LOGPROBS_MAX: usize = 20;
 /// How often the scheduler posts a snapshot while nothing but token counts changes.
 pub const SNAPSHOT_PERIOD_MS: u64 = 20;

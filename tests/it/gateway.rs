@@ -226,6 +226,7 @@ impl Client {
         assert!(self.end.is_none(), "{event:?} after {:?}", self.end);
         match event {
             Ok(TextEvent::Text(text)) => self.text.push_str(&text),
+            Ok(TextEvent::Logprobs(entries)) => panic!("nobody asked for {entries:?}"),
             Ok(TextEvent::Finished { reason, usage }) => self.end = Some(Ok((reason, usage))),
             Err(error) => self.end = Some(Err(error)),
         }

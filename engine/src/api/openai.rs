@@ -62,6 +62,7 @@ async fn reply(
         created: clock::unix_seconds(),
         model: engine.card().id.clone(),
         include_usage: request.include_usage,
+        logprobs: request.generate.sampling.logprobs.is_some(),
     };
     let generate = GenerateRequest { priority, ..request.generate };
     let generation = engine.generate(generate).await?;
@@ -74,11 +75,14 @@ async fn reply(
 
 /// The same events as a stream has, folded into one answer.
 async fn whole(head: &ReplyHead, mut generation: Generation) -> Result<Body> {
-    let mut answer = String::new();
+    let (mut answer, mut entries) = (String::new(), Vec::new());
     loop {
         match generation.next().await.unwrap_or_else(stream::unfinished)? {
             TextEvent::Text(text) => answer.push_str(&text),
-            TextEvent::Finished { reason, usage } => return Ok(head.whole(answer, reason, &usage)),
+            TextEvent::Logprobs(more) => entries.extend(more),
+            TextEvent::Finished { reason, usage } => {
+                return Ok(head.whole(answer, &entries, reason, &usage));
+            }
         }
     }
 }

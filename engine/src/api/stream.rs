@@ -12,7 +12,7 @@ use futures_util::stream::{self, Stream};
 use serde::Serialize;
 
 use crate::error::{Code, Error, Result};
-use crate::gateway::{Generation, TextEvent};
+use crate::gateway::{Generation, LogprobEntry, TextEvent};
 use crate::wire::openai::{ErrorBody, ReplyHead};
 
 /// The stream of an answer. Dropping it cancels the row.
@@ -32,6 +32,8 @@ struct Frames {
     head: ReplyHead,
     /// None once the answer is complete or failed.
     generation: Option<Generation>,
+    /// What is known of the tokens of the next frame.
+    entries: Vec<LogprobEntry>,
     /// Frames that are known and not yet sent.
     ready: VecDeque<String>,
 }
@@ -39,11 +41,11 @@ struct Frames {
 impl Frames {
     fn new(head: ReplyHead, generation: Generation) -> Self {
         let ready = head.opening().iter().map(frame).collect();
-        Self { head, generation: Some(generation), ready }
+        Self { head, generation: Some(generation), entries: Vec::new(), ready }
     }
 
     async fn next(&mut self) -> Option<String> {
-        if self.ready.is_empty() {
+        while self.ready.is_empty() {
             let event = self.generation.as_mut()?.next().await.unwrap_or_else(unfinished);
             self.take(event);
         }
@@ -52,9 +54,14 @@ impl Frames {
 
     fn take(&mut self, event: Result<TextEvent>) {
         match event {
-            Ok(TextEvent::Text(text)) => self.ready.push_back(frame(&self.head.text(text))),
+            Ok(TextEvent::Logprobs(entries)) => self.entries.extend(entries),
+            Ok(TextEvent::Text(text)) => {
+                let entries = std::mem::take(&mut self.entries);
+                self.ready.push_back(frame(&self.head.text(text, &entries)));
+            }
             Ok(TextEvent::Finished { reason, usage }) => {
-                self.ready.push_back(frame(&self.head.finish(reason)));
+                let entries = std::mem::take(&mut self.entries);
+                self.ready.push_back(frame(&self.head.finish(reason, &entries)));
                 self.ready.extend(self.head.usage(&usage).iter().map(frame));
                 self.end();
             }

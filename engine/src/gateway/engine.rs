@@ -1,5 +1,6 @@
 //! The facade: what the HTTP layer and the desktop shell call.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,13 +46,14 @@ struct Inner {
 impl Engine {
     /// The engine that runs rows of the model `card` on `rows`.
     pub fn new(
-        card: ModelCard,
+        mut card: ModelCard,
         tokenizer: Tokenizer,
         rows: Arc<dyn Rows>,
         scheduler: SchedulerConfig,
         clock: Clock,
     ) -> Self {
         let live_max = scheduler.live_rows_max();
+        card.sampling_defaults.xtc.exempt = never_dropped(&tokenizer, card.vocab_size);
         Self(Arc::new(Inner {
             card,
             tokenizer,
@@ -88,7 +90,7 @@ impl Engine {
         let stopwatch = Stopwatch::start(inner.clock.clone());
         inner.rows.submit(spec, sender)?;
         let row = LiveRow::new(events, inner.phase.subscribe(), place);
-        Ok(Generation::new(request, placement, row, inner.tokenizer.detokenizer(), stopwatch))
+        Ok(Generation::new(request, placement, row, inner.tokenizer.clone(), stopwatch))
     }
 
     /// The served model.
@@ -166,6 +168,15 @@ impl Inner {
         );
         Error::new(Code::QueueFull, message).with_hint("try again when some have finished")
     }
+}
+
+/// The tokens that XTC never drops, as in mlx-lm 0.32.2's server: a line break (and what the tokenizer puts
+/// around it) and what ends an answer. A token that the model cannot say needs no such care.
+fn never_dropped(tokenizer: &Tokenizer, vocab_size: usize) -> Arc<[u32]> {
+    let mut tokens: BTreeSet<u32> = tokenizer.stop_tokens().iter().copied().collect();
+    // A tokenizer that cannot encode a line break has none to keep.
+    tokens.extend(tokenizer.encode("\n", true).unwrap_or_default());
+    tokens.into_iter().filter(|token| (*token as usize) < vocab_size).collect()
 }
 
 impl fmt::Debug for Engine {

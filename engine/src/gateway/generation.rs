@@ -1,7 +1,8 @@
 //! One live request: tokens come in from its row, text goes out.
 //!
-//! Life: texts in any number (never a part of a stop string, never half a character), then one
-//! finish or one error, then nothing. A stop string ends it early: the row's channel is dropped,
+//! Life: texts in any number (never a part of a stop string, never half a character), each after the
+//! log-probabilities of the tokens that begin in it, if they were asked for; then one finish or one
+//! error, then nothing. A stop string ends it early: the row's channel is dropped,
 //! by which the engine thread sees within one step that nobody listens. Dropping the generation
 //! does the same.
 
@@ -10,19 +11,24 @@ use std::fmt;
 
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
+use super::logprobs::{Ledger, LogprobEntry};
 use super::placement::Placement;
 use super::request::GenerateRequest;
 use crate::clock::{Clock, Time};
 use crate::error::{Code, Error, Result};
 use crate::output::StopMatcher;
+use crate::sampling::Sampled;
 use crate::scheduler::{self, EventReceiver, Lane, RowEvent, RowUsage};
-use crate::tokenizer::Detokenizer;
+use crate::tokenizer::{Detokenizer, Tokenizer};
 
 /// What a client hears.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TextEvent {
     /// The next piece of the answer; never empty.
     Text(String),
+    /// What is known of the tokens whose text begins in the next piece, or that made none; never empty,
+    /// and only for requests that ask.
+    Logprobs(Vec<LogprobEntry>),
     /// The answer is complete.
     Finished {
         /// Why it ended.
@@ -87,7 +93,9 @@ pub struct Generation {
     placement: Placement,
     /// None once the answer is complete or failed.
     row: Option<LiveRow>,
+    tokenizer: Tokenizer,
     detokenizer: Detokenizer,
+    ledger: Ledger,
     stops: StopMatcher,
     stopwatch: Stopwatch,
     /// What the row told of its prompt.
@@ -102,14 +110,16 @@ impl Generation {
         request: GenerateRequest,
         placement: Placement,
         row: LiveRow,
-        detokenizer: Detokenizer,
+        tokenizer: Tokenizer,
         stopwatch: Stopwatch,
     ) -> Self {
         Self {
             id: request.id,
             placement,
             row: Some(row),
-            detokenizer,
+            detokenizer: tokenizer.detokenizer(),
+            tokenizer,
+            ledger: Ledger::default(),
             stops: StopMatcher::new(request.stop),
             stopwatch,
             prefill: Prefill::default(),
@@ -151,16 +161,17 @@ impl Generation {
                 self.prefill = Prefill { cached_tokens, queue_ms, prefill_ms };
                 Ok(())
             }
-            RowEvent::Token(token) => self.take_token(token),
+            RowEvent::Token(sampled) => self.take_token(sampled),
             RowEvent::Finished { reason, usage } => self.finish(reason, &usage),
             RowEvent::Failed(error) => Err(error),
         }
     }
 
-    fn take_token(&mut self, token: u32) -> Result<()> {
+    fn take_token(&mut self, Sampled { token, logprobs }: Sampled) -> Result<()> {
         self.generated_tokens += 1;
         self.stopwatch.note_token();
         let text = self.detokenizer.push(token)?;
+        self.ledger.note(token, logprobs.map(|known| *known), &text, &self.tokenizer)?;
         if self.deliver(&text) {
             let usage = self.usage_at_stop_string();
             self.end(FinishReason::Stop, usage);
@@ -176,10 +187,15 @@ impl Generation {
             scheduler::FinishReason::Cancelled => return Err(shutting_down()),
         };
         let tail = self.detokenizer.finish()?;
+        self.ledger.note_text(&tail);
         self.deliver(&tail);
         let held_back = self.stops.finish();
         self.say(held_back);
         let matched = self.stops.matched().is_some();
+        if !matched {
+            let rest = self.ledger.rest();
+            self.tell(rest);
+        }
         let usage = self.usage_of_row(usage);
         self.end(if matched { FinishReason::Stop } else { reason }, usage);
         Ok(())
@@ -194,7 +210,15 @@ impl Generation {
 
     fn say(&mut self, text: String) {
         if !text.is_empty() {
+            let entries = self.ledger.before(text.len());
+            self.tell(entries);
             self.ready.push_back(TextEvent::Text(text));
+        }
+    }
+
+    fn tell(&mut self, entries: Vec<LogprobEntry>) {
+        if !entries.is_empty() {
+            self.ready.push_back(TextEvent::Logprobs(entries));
         }
     }
 

@@ -1,9 +1,11 @@
 //! OpenAI's chat completions, completions, models and errors.
 
 mod error;
+mod logprobs;
 mod models;
 mod reply;
 mod request;
+mod sampling;
 
 pub use error::ErrorBody;
 pub use models::{ModelEntry, ModelList};

@@ -6,8 +6,9 @@
 
 use serde::Serialize;
 
+use super::logprobs::Logprobs;
 use super::request::ReplyKind;
-use crate::gateway::{FinishReason, Usage};
+use crate::gateway::{FinishReason, LogprobEntry, Usage};
 
 /// What all chunks of one reply share.
 #[derive(Debug, Clone)]
@@ -22,6 +23,8 @@ pub struct ReplyHead {
     pub model: String,
     /// Whether a stream ends in a usage chunk.
     pub include_usage: bool,
+    /// Whether log-probabilities are told.
+    pub logprobs: bool,
 }
 
 /// A whole answer or one chunk.
@@ -43,7 +46,7 @@ struct Choice {
     index: usize,
     #[serde(flatten)]
     content: Content,
-    logprobs: Option<()>,
+    logprobs: Option<Logprobs>,
     finish_reason: Option<&'static str>,
 }
 
@@ -116,27 +119,27 @@ impl ReplyHead {
     pub fn opening(&self) -> Option<Body> {
         let delta = Delta { role: Some("assistant"), content: Some(String::new()) };
         match self.kind {
-            ReplyKind::Chat => Some(self.chunk(Content::Delta(delta), None)),
+            ReplyKind::Chat => Some(self.chunk(Content::Delta(delta), &[], None)),
             ReplyKind::Completion => None,
         }
     }
 
-    /// A chunk of text.
-    pub fn text(&self, text: String) -> Body {
+    /// A chunk of text, with what is known of the tokens that begin in it.
+    pub fn text(&self, text: String, entries: &[LogprobEntry]) -> Body {
         let content = match self.kind {
             ReplyKind::Chat => Content::Delta(Delta { role: None, content: Some(text) }),
             ReplyKind::Completion => Content::Text(text),
         };
-        self.chunk(content, None)
+        self.chunk(content, entries, None)
     }
 
-    /// The one chunk that carries a finish reason.
-    pub fn finish(&self, reason: FinishReason) -> Body {
+    /// The one chunk that carries a finish reason, and what is known of tokens without text before it.
+    pub fn finish(&self, reason: FinishReason, entries: &[LogprobEntry]) -> Body {
         let content = match self.kind {
             ReplyKind::Chat => Content::Delta(Delta::default()),
             ReplyKind::Completion => Content::Text(String::new()),
         };
-        self.chunk(content, Some(reason))
+        self.chunk(content, entries, Some(reason))
     }
 
     /// The last chunk, for clients that asked for usage.
@@ -150,24 +153,37 @@ impl ReplyHead {
     }
 
     /// The answer of a request that does not stream.
-    pub fn whole(&self, text: String, reason: FinishReason, usage: &Usage) -> Body {
+    pub fn whole(
+        &self,
+        text: String,
+        entries: &[LogprobEntry],
+        reason: FinishReason,
+        usage: &Usage,
+    ) -> Body {
         let content = match self.kind {
             ReplyKind::Chat => {
                 Content::Message(Message { role: "assistant", content: text, refusal: None })
             }
             ReplyKind::Completion => Content::Text(text),
         };
+        let logprobs = self.logprobs.then(|| Logprobs::new(self.kind, entries));
         Body {
-            choices: vec![choice(content, Some(reason))],
+            choices: vec![choice(content, logprobs, Some(reason))],
             usage: UsageField::Counts(UsageCounts::from(usage)),
             timings: Some(Timings::from(usage)),
             ..self.frame(self.kind.whole_object())
         }
     }
 
-    fn chunk(&self, content: Content, reason: Option<FinishReason>) -> Body {
+    fn chunk(
+        &self,
+        content: Content,
+        entries: &[LogprobEntry],
+        reason: Option<FinishReason>,
+    ) -> Body {
         let usage = if self.include_usage { UsageField::Null } else { UsageField::Absent };
-        let choices = vec![choice(content, reason)];
+        let logprobs = (!entries.is_empty()).then(|| Logprobs::new(self.kind, entries));
+        let choices = vec![choice(content, logprobs, reason)];
         Body { choices, usage, ..self.frame(self.kind.chunk_object()) }
     }
 
@@ -184,12 +200,12 @@ impl ReplyHead {
     }
 }
 
-fn choice(content: Content, reason: Option<FinishReason>) -> Choice {
+fn choice(content: Content, logprobs: Option<Logprobs>, reason: Option<FinishReason>) -> Choice {
     let finish_reason = reason.map(|reason| match reason {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
     });
-    Choice { index: 0, content, logprobs: None, finish_reason }
+    Choice { index: 0, content, logprobs, finish_reason }
 }
 
 impl From<&Usage> for UsageCounts {

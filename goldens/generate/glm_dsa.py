@@ -1,8 +1,8 @@
 """What mlx-lm cannot say of GLM-5: layers that share another's choice of columns (GLM-5.2), which it does
 not load, and the drafts of the prediction layer, which it throws away.
 
-  python glm_dsa.py transformers ../linux-x86_64-cpu/glm-moe-dsa-tiny    writes shared.json there
-  python glm_dsa.py mlx-vlm ../linux-x86_64-cpu/glm-moe-dsa-tiny         compares, and writes drafts.json
+  python glm_dsa.py transformers ../linux-x86_64-cpu/glm_moe_dsa-tiny    writes shared.json there
+  python glm_dsa.py mlx-vlm ../linux-x86_64-cpu/glm_moe_dsa-tiny         compares, and writes drafts.json
 
 The first needs transformers 5.24.0 with torch 2.15.0, the second mlx-vlm 0.7.10 with mlx 0.32.4: an
 environment each, and no part of `cargo xtask goldens`. The checkpoint is made by generate.py. Its bf16

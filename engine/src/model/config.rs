@@ -66,17 +66,6 @@ impl ModelConfig {
         self.get(name).map(|value| self.as_count(name, value)).transpose()
     }
 
-    /// A whole number from 0 on that may be absent.
-    ///
-    /// # Errors
-    /// `BadModel` when it is there and not a number below 2^31.
-    pub fn optional_natural(&self, name: &str) -> Result<Option<i32>> {
-        match self.get(name) {
-            Some(value) if value.as_i64() == Some(0) => Ok(Some(0)),
-            _ => self.optional_count(name),
-        }
-    }
-
     /// Refuses another value of a field than the one that its family is proven with; the field may be
     /// absent.
     ///
@@ -180,9 +169,17 @@ impl ModelConfig {
     /// # Errors
     /// `BadModel` when it is missing or not a number from 0 to below 2^31.
     pub fn whole(&self, name: &str) -> Result<i32> {
+        self.optional_whole(name)?.ok_or_else(|| self.missing(name))
+    }
+
+    /// A whole number from 0 on that may be absent.
+    ///
+    /// # Errors
+    /// `BadModel` when it is there and not a number from 0 to below 2^31.
+    pub fn optional_whole(&self, name: &str) -> Result<Option<i32>> {
         match self.get(name) {
-            Some(value) if *value == 0 => Ok(0),
-            _ => self.count(name),
+            Some(value) if *value == 0 => Ok(Some(0)),
+            _ => self.optional_count(name),
         }
     }
 
@@ -241,6 +238,9 @@ mod tests {
         for name in ["less", "null", "absent"] {
             assert!(config.whole(name).unwrap_err().message().contains(name));
         }
+        assert_eq!(config.optional_whole("zero").unwrap(), Some(0));
+        assert_eq!(config.optional_whole("absent").unwrap(), None);
+        assert!(config.optional_whole("less").is_err());
         assert!(config.is_null("null") && !config.is_null("zero") && !config.is_null("absent"));
     }
 }

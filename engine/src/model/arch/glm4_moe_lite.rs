@@ -49,7 +49,7 @@ pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<LatentDecoder
     let shape = LatentShape::of_config(config)?;
     let epsilon = config.number("rms_norm_eps")?;
     let rope = RopeOptions::of_config(config, shape.turned, Some(BASE))?;
-    let dense = config.optional_natural("first_k_dense_replace")?.unwrap_or(DENSE_LAYERS);
+    let dense = config.optional_whole("first_k_dense_replace")?.unwrap_or(DENSE_LAYERS);
     let layer = |mixture| LatentLayerSpec { indexer: None, mixture };
     let spec = LatentDecoderSpec {
         attention: LatentAttentionSpec {

@@ -44,8 +44,7 @@ pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<LatentDecoder
     shape.query_latent.ok_or_else(|| config.missing("q_lora_rank"))?;
     let rope = rope(config, shape.turned)?;
     let indexer = indexer(config, &rope)?;
-    let dense = config.optional_natural("first_k_dense_replace")?;
-    let mixtures = mixtures(config, dense.ok_or_else(|| config.missing("first_k_dense_replace"))?)?;
+    let mixtures = mixtures(config, config.whole("first_k_dense_replace")?)?;
     let layer = |(chooses, mixture): (bool, _)| {
         let indexer = chooses.then(|| indexer.clone());
         LatentLayerSpec { indexer, mixture }

@@ -55,6 +55,12 @@ pub const PROGRESS_PERIOD_MS: u64 = 1_000;
 pub const SILENCE_MS_MAX: u64 = 10_000;
 /// The pause between two snapshots of `/stats/stream`.
 pub const STATS_PERIOD_MS: u64 = 250;
+/// How long the head of a request may take, from the end of the answer before it.
+pub const HEAD_MS_MAX: u64 = 30_000;
+/// How long the body of a request may take.
+pub const BODY_MS_MAX: u64 = 60_000;
+/// The pause after a connection could not be accepted.
+pub const ACCEPT_PAUSE_MS: u64 = 500;
 /// Bytes of a request body, by default.
 pub const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Stop strings per request.

@@ -1,13 +1,14 @@
 //! OpenAI's routes.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 
 use super::Served;
 use super::answer;
 use super::body::JsonBody;
 use super::caller::Caller;
+use super::id::Id;
 use super::rejection::Rejection;
 use crate::clock;
 use crate::gateway::Engine;
@@ -37,7 +38,7 @@ pub(super) async fn models(State(engine): State<Engine>) -> Json<ModelList> {
 
 pub(super) async fn model(
     State(engine): State<Engine>,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<Json<ModelEntry>, Rejection> {
     if id == engine.card().id {
         Ok(Json(entry(&engine)))

@@ -6,7 +6,7 @@ mod store;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use serde_json::Value;
@@ -15,6 +15,7 @@ use super::Served;
 use super::answer;
 use super::body::JsonBody;
 use super::caller::Caller;
+use super::id::Id;
 use super::rejection::Rejection;
 use crate::clock;
 use crate::wire::responses::{self, DeletedBody, ResponseTeller};
@@ -52,7 +53,7 @@ pub(super) async fn create(
 pub(super) async fn get(
     State(Served { responses, .. }): State<Served>,
     caller: Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<Json<Value>, Rejection> {
     responses.body(&id, caller.key.as_ref()).map(Json).ok_or(Rejection::NoResponse(id))
 }
@@ -60,7 +61,7 @@ pub(super) async fn get(
 pub(super) async fn delete(
     State(Served { responses, .. }): State<Served>,
     caller: Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<Json<DeletedBody>, Rejection> {
     match responses.remove(&id, caller.key.as_ref()) {
         true => Ok(Json(DeletedBody::new(id))),

@@ -8,11 +8,13 @@ mod embeddings;
 mod endings;
 mod identity;
 mod lifecycle;
+mod malformed;
 mod metrics;
 mod openapi;
 mod replies;
 mod responses;
 mod silence;
+mod sockets;
 mod status;
 mod tokens;
 

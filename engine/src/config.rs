@@ -2,6 +2,7 @@
 
 mod budget;
 mod bytes;
+mod keys;
 mod levers;
 
 use std::time::Duration;
@@ -10,6 +11,7 @@ use crate::limits;
 
 pub use budget::{KvBudget, Room};
 pub use bytes::{ByteCount, parse_bytes};
+pub use keys::ApiKey;
 pub use levers::Levers;
 
 /// How the scheduler runs rows.
@@ -67,6 +69,9 @@ pub struct ServeConfig {
     /// Web origins whose pages may use it (`--allowed-origin`), as browsers write them:
     /// `https://example.org`.
     pub allowed_origins: Vec<String>,
+    /// The keys that open it (`--api-key`, `--api-key-file`); with none it is open to all who reach it,
+    /// which must then be this machine alone.
+    pub api_keys: Vec<ApiKey>,
     /// Bytes of a request body at most.
     pub body_bytes_max: usize,
     /// How long a shutdown waits for live requests before it ends them.
@@ -80,6 +85,7 @@ impl Default for ServeConfig {
             port: 8080,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
+            api_keys: Vec::new(),
             body_bytes_max: limits::BODY_BYTES_MAX,
             shutdown_grace: Duration::from_millis(limits::SHUTDOWN_GRACE_MS),
         }

@@ -35,6 +35,18 @@ pub const STEP_TIMES_MAX: usize = 512;
 pub const KV_GRANULE_TOKENS: usize = 256;
 /// Decode steps between two clearings of MLX's buffer cache.
 pub const CLEAR_CACHE_STEPS: u64 = 256;
+/// Clients whose requests are counted under their own names; those that come later share one.
+pub const CLIENT_SERIES_MAX: usize = 64;
+/// Characters of a client's name.
+pub const CLIENT_NAME_CHARS_MAX: usize = 64;
+/// Texts that one request may turn into vectors.
+pub const EMBEDDING_INPUTS_MAX: usize = 2048;
+/// How long a response can be referred to.
+pub const RESPONSES_TTL_MS: u64 = 3_600_000;
+/// Bytes of the responses that can be referred to, together.
+pub const RESPONSES_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// The pause between two snapshots of `/stats/stream`.
+pub const STATS_PERIOD_MS: u64 = 250;
 /// Bytes of a request body, by default.
 pub const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Stop strings per request.

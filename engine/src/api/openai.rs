@@ -2,34 +2,32 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 
+use super::answer;
 use super::body::JsonBody;
-use super::priority::PriorityHeader;
+use super::caller::Caller;
 use super::rejection::Rejection;
-use super::stream;
 use crate::clock;
-use crate::error::Result;
-use crate::gateway::{Engine, GenerateRequest, Generation, TextEvent};
-use crate::scheduler::Priority;
-use crate::wire::openai::{self, Body, ModelEntry, ModelList, ReplyHead, ReplyRequest};
+use crate::gateway::Engine;
+use crate::wire::openai::{self, Chunks, ModelEntry, ModelList, ReplyHead, ReplyRequest};
 
 pub(super) async fn chat_completions(
     State(engine): State<Engine>,
-    PriorityHeader(priority): PriorityHeader,
+    caller: Caller,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Rejection> {
     let request = openai::chat(&body, engine.card())?;
-    reply(&engine, request, priority).await
+    reply(&engine, request, caller).await
 }
 
 pub(super) async fn completions(
     State(engine): State<Engine>,
-    PriorityHeader(priority): PriorityHeader,
+    caller: Caller,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Rejection> {
     let request = openai::completion(&body, engine.card())?;
-    reply(&engine, request, priority).await
+    reply(&engine, request, caller).await
 }
 
 pub(super) async fn models(State(engine): State<Engine>) -> Json<ModelList> {
@@ -54,7 +52,7 @@ fn entry(engine: &Engine) -> ModelEntry {
 async fn reply(
     engine: &Engine,
     request: ReplyRequest,
-    priority: Priority,
+    caller: Caller,
 ) -> Result<Response, Rejection> {
     let head = ReplyHead {
         kind: request.kind,
@@ -64,25 +62,6 @@ async fn reply(
         include_usage: request.include_usage,
         logprobs: request.generate.sampling.logprobs.is_some(),
     };
-    let generate = GenerateRequest { priority, ..request.generate };
-    let generation = engine.generate(generate).await?;
-    if request.stream {
-        Ok(stream::events(head, generation).into_response())
-    } else {
-        Ok(Json(whole(&head, generation).await?).into_response())
-    }
-}
-
-/// The same events as a stream has, folded into one answer.
-async fn whole(head: &ReplyHead, mut generation: Generation) -> Result<Body> {
-    let (mut answer, mut entries) = (String::new(), Vec::new());
-    loop {
-        match generation.next().await.unwrap_or_else(stream::unfinished)? {
-            TextEvent::Text(text) => answer.push_str(&text),
-            TextEvent::Logprobs(more) => entries.extend(more),
-            TextEvent::Finished { reason, usage } => {
-                return Ok(head.whole(answer, &entries, reason, &usage));
-            }
-        }
-    }
+    let generation = engine.generate(caller.asks(request.generate)).await?;
+    answer::respond(Chunks::new(head), generation, request.stream).await
 }

@@ -45,13 +45,14 @@ pub async fn bind(host: &str, port: u16) -> Result<TcpListener> {
 /// configured grace, ends the rest and returns.
 ///
 /// # Errors
-/// `InvalidRequest` for a bad allow-list, `Io` when the listener breaks.
+/// `InvalidRequest` for a bad allow-list, and for an address beyond loopback without API keys; `Io` when the listener breaks.
 pub async fn serve(
     listener: TcpListener,
     engine: Engine,
     config: &ServeConfig,
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
+    super::check_exposure(listener.local_addr()?, config)?;
     let router = super::router(engine.clone(), config)?;
     let (close, closed) = oneshot::channel::<()>();
     // Tokens are small packets that must not wait for each other.

@@ -10,6 +10,7 @@ mod card;
 mod driver;
 mod engine;
 mod generation;
+mod live;
 mod logprobs;
 mod placement;
 mod request;
@@ -19,11 +20,13 @@ pub(crate) mod script;
 #[cfg(test)]
 mod tests;
 
-pub use card::{ModelCapabilities, ModelCard};
+pub use card::{Embeddings, ModelCapabilities, ModelCard};
 pub use driver::RowThread;
 pub use engine::{Engine, PLACEMENT_LOG};
-pub use generation::{FinishReason, Generation, TextEvent, Usage};
+pub use generation::{AnswerEvent, FinishReason, Generation, Usage};
 pub use logprobs::{LogprobEntry, TokenLogprob};
 pub use placement::{Ground, Placement, RequestShape, SerialReason, place};
-pub use request::{GenerateRequest, Prompt};
-pub use rows::{Health, Rows};
+pub use request::{
+    GenerateRequest, Prompt, Reasoning, ReasoningEffort, ToolChoice, ToolUse, UNNAMED_CLIENT,
+};
+pub use rows::{EmbedJob, Health, Rows};

@@ -3,13 +3,14 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::card::ModelCard;
 use super::placement::{Ground, Placement, RequestShape, place};
 use crate::config::SchedulerConfig;
 use crate::error::{Code, Error, Result};
 use crate::limits;
+use crate::output::Tool;
 use crate::sampling::SamplingParams;
 use crate::scheduler::{self, Priority, RowSpec};
 use crate::tokenizer::{ChatOptions, Tokenizer};
@@ -19,11 +20,16 @@ const TEMPERATURE_MIN: f32 = 1e-6;
 /// Above this every kept token is equally likely in f32.
 const TEMPERATURE_MAX: f32 = 1e6;
 
+/// The client of a request that does not say who asks.
+pub const UNNAMED_CLIENT: &str = "unknown";
+
 /// What a client wants generated, not yet held against a model.
 #[derive(Debug, Clone)]
 pub struct GenerateRequest {
     /// Unique among live requests; the row has the same.
     pub id: String,
+    /// Who asks, for people and statistics.
+    pub client: Arc<str>,
     /// What comes before the answer.
     pub prompt: Prompt,
     /// Tokens to generate at most. Unset means as many as the context holds, as the model's default
@@ -34,8 +40,100 @@ pub struct GenerateRequest {
     pub priority: Priority,
     /// How tokens are picked; numbers are in their ranges.
     pub sampling: SamplingParams,
-    /// Strings that end the answer, and are no part of it.
+    /// Strings that end the visible answer, and are no part of it.
     pub stop: Vec<String>,
+    /// The tools of a chat.
+    pub tools: ToolUse,
+    /// Whether a chat's model thinks first, and how much.
+    pub reasoning: Reasoning,
+    /// Further variables of a chat's template; they win over what the other fields come to.
+    pub template_variables: Map<String, Value>,
+}
+
+impl GenerateRequest {
+    /// A request that leaves all but the prompt to the defaults.
+    pub fn new(id: impl Into<String>, prompt: Prompt) -> Self {
+        Self {
+            id: id.into(),
+            client: UNNAMED_CLIENT.into(),
+            prompt,
+            max_tokens: None,
+            priority: Priority::default(),
+            sampling: SamplingParams::default(),
+            stop: Vec::new(),
+            tools: ToolUse::default(),
+            reasoning: Reasoning::default(),
+            template_variables: Map::new(),
+        }
+    }
+}
+
+/// Which tools the model may call, and how.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolUse {
+    /// What there is to call.
+    pub tools: Arc<[Tool]>,
+    /// Whether to call.
+    pub choice: ToolChoice,
+    /// Whether one answer may call several times.
+    pub parallel: bool,
+}
+
+impl Default for ToolUse {
+    fn default() -> Self {
+        Self { tools: Arc::default(), choice: ToolChoice::Auto, parallel: true }
+    }
+}
+
+/// Whether the model calls tools.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// It does not.
+    None,
+    /// It decides.
+    #[default]
+    Auto,
+    /// It calls at least one.
+    Required,
+    /// It calls the tool of this name.
+    Named(String),
+}
+
+/// How a model is asked to think; by default as its template does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reasoning {
+    /// Whether it thinks first; unset leaves it to the model.
+    pub enabled: Option<bool>,
+    /// How much; unset leaves it to the model.
+    pub effort: Option<ReasoningEffort>,
+}
+
+/// How much a model is asked to think, where it was taught degrees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReasoningEffort {
+    /// As little as possible.
+    Minimal,
+    /// Little.
+    Low,
+    /// Some.
+    Medium,
+    /// Much.
+    High,
+    /// As much as possible.
+    ExtraHigh,
+}
+
+impl ReasoningEffort {
+    /// The name in requests and templates.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Minimal => "minimal",
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+            Self::ExtraHigh => "xhigh",
+        }
+    }
 }
 
 /// What comes before the answer.
@@ -92,6 +190,18 @@ fn render(messages: &[Value], tokenizer: &Tokenizer) -> Result<String> {
     template.render(messages, &options)
 }
 
+/// Holds a text that is to become a vector against the model.
+pub(super) fn check_input(tokens: &[u32], card: &ModelCard) -> Result<()> {
+    check_tokens(tokens, card, "input")?;
+    if tokens.len() > card.context_tokens {
+        let (tokens, context) = (tokens.len(), card.context_tokens);
+        let message =
+            format!("the text has {tokens} tokens, and the model's context holds {context}");
+        return Err(Error::new(Code::ContextLengthExceeded, message).with_param("input"));
+    }
+    Ok(())
+}
+
 /// Holds a request with the prompt `tokens` against the model and the budget, places it and makes its
 /// row.
 pub(super) fn row(
@@ -114,6 +224,7 @@ pub(super) fn row(
 /// A request that fits its model, before it has a lane.
 struct Draft {
     id: String,
+    client: Arc<str>,
     priority: Priority,
     prompt: Vec<u32>,
     max_tokens: usize,
@@ -139,6 +250,7 @@ impl Draft {
         };
         Ok(Self {
             id: request.id.clone(),
+            client: Arc::clone(&request.client),
             priority: request.priority,
             max_tokens,
             kv_bytes: card.kv.row_bytes(prompt.len() + max_tokens),
@@ -160,6 +272,7 @@ impl Draft {
         placement.check_shape(&self.shape())?;
         Ok(RowSpec {
             id: self.id,
+            client: self.client,
             lane: placement.lane,
             lane_reasons: placement.reason_texts().into(),
             priority: self.priority,
@@ -270,14 +383,7 @@ mod tests {
     use crate::scheduler::Lane;
 
     fn request() -> GenerateRequest {
-        GenerateRequest {
-            id: "r".to_owned(),
-            prompt: Prompt::Tokens(Vec::new()),
-            max_tokens: None,
-            priority: Priority::Interactive,
-            sampling: SamplingParams::default(),
-            stop: Vec::new(),
-        }
+        GenerateRequest::new("r", Prompt::Tokens(Vec::new()))
     }
 
     fn spec(request: &GenerateRequest, tokens: Vec<u32>) -> Result<RowSpec> {

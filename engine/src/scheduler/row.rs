@@ -61,6 +61,8 @@ impl Priority {
 pub struct RowSpec {
     /// The request's id, unique among live rows.
     pub id: String,
+    /// Who asked, for people.
+    pub client: Arc<str>,
     /// Where it runs.
     pub lane: Lane,
     /// What forced it into the serial lane; empty in the continuous one.

@@ -181,6 +181,7 @@ mod tests {
         let (events, receiver) = event_channel(max_tokens);
         let spec = RowSpec {
             id: "row".to_owned(),
+            client: "test".into(),
             lane: Lane::Continuous,
             lane_reasons: [].into(),
             priority: Priority::Interactive,

@@ -108,6 +108,24 @@ impl Tokenizer {
         Ok(TokenText { bytes, special: false })
     }
 
+    /// The text of `ids` with special tokens spelled out; ids outside the vocabulary contribute
+    /// nothing.
+    ///
+    /// # Errors
+    /// `Internal` when the tokenizer's decoder fails.
+    pub fn decode_spelled(&self, ids: &[u32]) -> Result<String> {
+        if ids.is_empty() {
+            return Ok(String::new());
+        }
+        let failed = |error| Error::new(Code::Internal, format!("failed to detokenize: {error}"));
+        self.0.inner.decode(ids, false).map_err(failed)
+    }
+
+    /// How the vocabulary spells the token `id`.
+    pub fn spelling(&self, id: u32) -> Option<String> {
+        self.0.inner.id_to_token(id)
+    }
+
     /// A detokenizer at the start of a text.
     pub fn detokenizer(&self) -> Detokenizer {
         Detokenizer::new(self.clone())

@@ -233,9 +233,27 @@ async fn a_model_that_is_not_served_is_not_found_and_the_served_one_is_named() {
 }
 
 #[tokio::test]
+async fn a_route_answers_its_own_methods_and_no_other() {
+    let server = server().await;
+    let routes = crate::api::routes();
+    let methods = |path: &str| -> Vec<&str> {
+        routes.iter().filter(|route| route.path == path).map(|route| route.method).collect()
+    };
+    for route in &routes {
+        let path = route.path.replace("{*id}", "nothing").replace("{id}", "nothing");
+        let own = methods(route.path);
+        // Streams of statistics do not end.
+        for method in ["POST", "DELETE", "PUT"] {
+            let answer = server.client.ask(method, &path, "", "").await;
+            assert_eq!(answer.status == 405, !own.contains(&method), "{method} {path}: {answer:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn unknown_paths_and_methods_get_the_error_object_too() {
     let server = server().await;
-    for path in ["/", "/v1", "/v1/chat", "/v1/embeddings", "/..%2f..%2fetc/passwd"] {
+    for path in ["/", "/v1", "/v1/chat", "/v1/embedding", "/..%2f..%2fetc/passwd"] {
         check(&server.client.get(path).await, 404, "not_found", None, "path", path);
     }
     for (method, path) in [("GET", CHAT), ("DELETE", COMPLETIONS), ("POST", "/health")] {

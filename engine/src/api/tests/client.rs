@@ -26,11 +26,38 @@ impl Answer {
         fields.find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
+    /// Its server-sent events, comments left out.
+    pub(super) fn events(&self) -> Vec<SentEvent> {
+        assert_eq!(self.header("content-type"), Some("text/event-stream"), "{self:?}");
+        assert!(self.body.ends_with("\n\n"), "the last event is torn: {self:?}");
+        let blocks = self.body.split_terminator("\n\n").filter(|block| !block.starts_with(':'));
+        blocks.map(SentEvent::read).collect()
+    }
+
     /// The data of its server-sent events.
     pub(super) fn frames(&self) -> Vec<String> {
         assert_eq!(self.header("content-type"), Some("text/event-stream"), "{self:?}");
         let events = self.body.split_terminator("\n\n").filter(|event| !event.starts_with(':'));
         events.map(|event| event.strip_prefix("data: ").expect(event).to_owned()).collect()
+    }
+}
+
+/// One server-sent event.
+#[derive(Debug, Clone)]
+pub(super) struct SentEvent {
+    pub(super) name: Option<String>,
+    pub(super) data: String,
+}
+
+impl SentEvent {
+    fn read(block: &str) -> Self {
+        let (name, data) = match block.split_once('\n') {
+            Some((name, data)) => {
+                (Some(name.strip_prefix("event: ").expect(block).to_owned()), data)
+            }
+            None => (None, block),
+        };
+        Self { name, data: data.strip_prefix("data: ").expect(block).to_owned() }
     }
 }
 

@@ -4,9 +4,15 @@ mod access;
 mod admission;
 mod bad_input;
 mod client;
+mod embeddings;
+mod endings;
+mod identity;
 mod lifecycle;
+mod metrics;
 mod replies;
+mod responses;
 mod status;
+mod tokens;
 
 use std::sync::Arc;
 
@@ -16,12 +22,16 @@ use tokio::task::JoinHandle;
 
 use self::client::Client;
 use super::{bind, serve};
+use crate::clock::Clock;
 use crate::config::{SchedulerConfig, ServeConfig};
 use crate::error::Result;
+use crate::gateway::Engine;
 use crate::gateway::script::{self, ScriptedRows};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
+const RESPONSES: &str = "/v1/responses";
+const MESSAGES: &str = "/v1/messages";
 
 /// A running server; dropping it shuts it down.
 struct Server {
@@ -45,9 +55,22 @@ impl Server {
         config: ServeConfig,
         scheduler: SchedulerConfig,
     ) -> Self {
+        Self::start_at(rows, config, scheduler, Clock::monotonic()).await
+    }
+
+    async fn start_at(
+        rows: Arc<ScriptedRows>,
+        config: ServeConfig,
+        scheduler: SchedulerConfig,
+        clock: Clock,
+    ) -> Self {
+        let engine = script::engine_at(Arc::clone(&rows), scheduler, clock);
+        Self::start_engine(rows, engine, config).await
+    }
+
+    async fn start_engine(rows: Arc<ScriptedRows>, engine: Engine, config: ServeConfig) -> Self {
         let listener = bind("127.0.0.1", 0).await.unwrap();
         let client = Client { address: listener.local_addr().unwrap() };
-        let engine = script::engine_with(Arc::clone(&rows), scheduler);
         let (shutdown, asked) = oneshot::channel();
         let task = tokio::spawn(async move {
             serve(listener, engine, &config, async { drop(asked.await) }).await

@@ -146,6 +146,7 @@ impl ModelArguments {
             kv_scheme: scheme.name(),
             capabilities: ModelCapabilities {
                 serial_because: model_reason.into_iter().chain(scheme.serial_reason()).collect(),
+                ..ModelCapabilities::default()
             },
             sampling_defaults: serving.sampling.over(&of_model.over(&SamplingParams::default())),
             max_tokens_default: serving.max_tokens_default,

@@ -1,12 +1,15 @@
 //! `slipstream serve`.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use slipstream_engine::api;
 use slipstream_engine::clock::Clock;
-use slipstream_engine::config::{ByteCount, KvBudget, Levers, SchedulerConfig, ServeConfig};
+use slipstream_engine::config::{
+    ApiKey, ByteCount, KvBudget, Levers, SchedulerConfig, ServeConfig,
+};
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::gateway::{Engine, ModelCard, PLACEMENT_LOG};
 use slipstream_engine::limits;
@@ -68,6 +71,13 @@ pub(crate) struct Arguments {
     /// A web origin whose pages may use this server (repeatable).
     #[arg(long = "allowed-origin", value_name = "ORIGIN")]
     allowed_origins: Vec<String>,
+    /// A key that opens the server, and the name of whom it is given to (repeatable). Other users of
+    /// this machine may see it: a file is safer. Needed to listen beyond loopback.
+    #[arg(long = "api-key", value_name = "NAME=KEY")]
+    api_keys: Vec<ApiKey>,
+    /// A file with such keys, one NAME=KEY a line.
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
 }
 
 fn chunk_tokens() -> clap::builder::RangedI64ValueParser<u32> {
@@ -112,6 +122,8 @@ async fn serve(arguments: Arguments, levers: Levers) -> Result<()> {
     let serving = arguments.serving(Device::select()?.back_end(), levers);
     // The port comes first: a model takes seconds to load, a port in use is known at once.
     let listener = api::bind(&arguments.host, arguments.port).await?;
+    let config = arguments.serve_config()?;
+    api::check_exposure(listener.local_addr()?, &config)?;
     let Served { rows, card, scheduler } = arguments.model.start(serving, clock.clone())?;
     let tokenizer = Tokenizer::load(&arguments.model.model)?;
     tokenizer.check_fits(card.vocab_size)?;
@@ -119,7 +131,7 @@ async fn serve(arguments: Arguments, levers: Levers) -> Result<()> {
     let engine =
         Engine::new(card.clone(), tokenizer, rows.clone(), scheduler.clone(), clock.clone());
     print_ready_card(&listener, &card, &scheduler, clock.now())?;
-    let served = api::serve(listener, engine, &arguments.serve_config(), shutdown).await;
+    let served = api::serve(listener, engine, &config, shutdown).await;
     rows.shut_down();
     served
 }
@@ -149,14 +161,17 @@ impl Arguments {
         }
     }
 
-    fn serve_config(&self) -> ServeConfig {
-        ServeConfig {
+    fn serve_config(&self) -> Result<ServeConfig> {
+        let file = self.api_key_file.as_deref();
+        let filed = file.map(ApiKey::read_file).transpose()?.unwrap_or_default();
+        Ok(ServeConfig {
             host: self.host.clone(),
             port: self.port,
             allowed_hosts: self.allowed_hosts.clone(),
             allowed_origins: self.allowed_origins.clone(),
+            api_keys: self.api_keys.iter().cloned().chain(filed).collect(),
             ..ServeConfig::default()
-        }
+        })
     }
 }
 

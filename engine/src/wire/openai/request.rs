@@ -11,7 +11,6 @@ use uuid::Uuid;
 
 use crate::error::{Code, Error, Result};
 use crate::gateway::{GenerateRequest, ModelCard, Prompt};
-use crate::scheduler::Priority;
 use crate::wire::Fields;
 use crate::wire::fields::{mismatch, shortened};
 
@@ -108,18 +107,17 @@ fn request(
         stream,
         include_usage: include_usage(fields, stream)?,
         generate: GenerateRequest {
-            id: kind.new_id(),
-            prompt,
             max_tokens: max_tokens(fields)?,
-            // It comes by a header.
-            priority: Priority::default(),
-            sampling: sampling::sampling(kind, fields, &card.sampling_defaults)?,
+            sampling: sampling::of_reply(kind, fields, &card.sampling_defaults)?,
             stop: stop_strings(fields)?,
+            // Priority and client come by headers.
+            ..GenerateRequest::new(kind.new_id(), prompt)
         },
     })
 }
 
-fn check_model(fields: &Fields<'_>, card: &ModelCard) -> Result<()> {
+/// Holds the `model` of a request against the served one.
+pub(in crate::wire) fn check_model(fields: &Fields<'_>, card: &ModelCard) -> Result<()> {
     match fields.text("model")? {
         None | Some("" | DEFAULT_MODEL | DEFAULT_MODEL_OF_MLX_LM) => Ok(()),
         Some(name) if name == card.id => Ok(()),

@@ -19,9 +19,17 @@ const FINITE_F32: f64 = f32::MAX as f64;
 /// Digits of a token id at most.
 const ID_DIGITS_MAX: usize = 10;
 
-/// Reads them over `defaults`.
-pub(super) fn sampling(
+/// Reads all of them over `defaults`.
+pub(super) fn of_reply(
     kind: ReplyKind,
+    fields: &Fields<'_>,
+    defaults: &SamplingParams,
+) -> Result<SamplingParams> {
+    Ok(SamplingParams { logprobs: logprobs(kind, fields)?, ..sampling(fields, defaults)? })
+}
+
+/// Reads how tokens are picked over `defaults`, and not what is told of them.
+pub(in crate::wire) fn sampling(
     fields: &Fields<'_>,
     defaults: &SamplingParams,
 ) -> Result<SamplingParams> {
@@ -50,7 +58,6 @@ pub(super) fn sampling(
     Ok(SamplingParams {
         seed: seed(fields)?.or(defaults.seed),
         logit_bias: logit_bias(fields)?,
-        logprobs: logprobs(kind, fields)?,
         ..overrides.over(defaults)
     })
 }

@@ -33,6 +33,10 @@ pub const KV_HEADROOM_BYTES: u64 = 1 << 30;
 pub const STEP_TIMES_MAX: usize = 512;
 /// KV buffers grow by this many token columns (mlx-lm's `KVCache.step`).
 pub const KV_GRANULE_TOKENS: usize = 256;
+/// Prompt tokens of a recurrent layer that are handed to the device at once. A token is some 15
+/// operations, each of which waits for the one before, and the device keeps about one and a half memories
+/// for it until it has run: 70 MB for 32 tokens of a layer of 32 heads of 128 by 128.
+pub const RECURRENCE_PIECE_TOKENS: usize = 32;
 /// Decode steps between two clearings of MLX's buffer cache.
 pub const CLEAR_CACHE_STEPS: u64 = 256;
 /// Clients whose requests are counted under their own names; those that come later share one.
@@ -63,7 +67,7 @@ pub const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
 pub const STOP_STRINGS_MAX: usize = 16;
 /// Bytes of one stop string.
 pub const STOP_STRING_BYTES_MAX: usize = 1024;
-/// Sampled ids a request may bias or rank (`top_logprobs`).
+/// The most likely tokens of a step that a request may ask for (`top_logprobs`).
 pub const TOP_LOGPROBS_MAX: usize = 20;
 /// How often the scheduler posts a snapshot while nothing but token counts changes.
 pub const SNAPSHOT_PERIOD_MS: u64 = 20;

@@ -9,6 +9,9 @@ mod goldens;
 // Batches of quantized KV caches.
 #[cfg(feature = "mlx")]
 mod kv_schemes;
+// The table of families in the documentation.
+#[cfg(feature = "mlx")]
+mod models_table;
 // Rows of one batch do not see each other.
 #[cfg(feature = "mlx")]
 mod isolation;

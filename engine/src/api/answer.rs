@@ -14,7 +14,7 @@ use super::pulse::{Beat, Pulse};
 use super::rejection::Rejection;
 use crate::config::KeepAlive;
 use crate::error::{Code, Error, Result};
-use crate::gateway::{AnswerEvent, Engine, Generation};
+use crate::gateway::{AnswerEvent, Engine, Generation, LogprobEntry};
 use crate::output::FoldedAnswer;
 use crate::wire::{Ending, Frame, Teller};
 
@@ -98,6 +98,10 @@ impl<T: Teller> Frames<T> {
     fn take(&mut self, told: Result<Told>) -> Vec<Frame> {
         match told {
             Ok(Told::Event(event)) => self.teller.event(event),
+            Ok(Told::Logprobs(entries)) => {
+                self.teller.logprobs(entries);
+                Vec::new()
+            }
             Ok(Told::End(ending)) => {
                 self.generation = None;
                 self.teller.ending(&ending)
@@ -120,6 +124,7 @@ async fn whole<T: Teller>(mut teller: T, mut generation: Generation) -> Result<T
     loop {
         match next_of(&mut generation).await? {
             Told::Event(event) => answer.extend(event.into_part()),
+            Told::Logprobs(entries) => teller.logprobs(entries),
             Told::End(ending) => return Ok(teller.whole(answer, &ending)),
         }
     }
@@ -128,6 +133,7 @@ async fn whole<T: Teller>(mut teller: T, mut generation: Generation) -> Result<T
 /// What a generation tells next.
 enum Told {
     Event(AnswerEvent),
+    Logprobs(Vec<LogprobEntry>),
     End(Ending),
 }
 
@@ -138,6 +144,7 @@ async fn next_of(generation: &mut Generation) -> Result<Told> {
             let stop = generation.matched_stop().map(str::to_owned);
             Ok(Told::End(Ending { reason, stop, usage }))
         }
+        AnswerEvent::Logprobs(entries) => Ok(Told::Logprobs(entries)),
         event => Ok(Told::Event(event)),
     }
 }

@@ -62,6 +62,7 @@ async fn reply(
         created: clock::unix_seconds(),
         model: served.engine.card().id.clone(),
         include_usage: request.include_usage,
+        logprobs: request.generate.sampling.logprobs.is_some(),
     };
     let manner = served.manner(&caller, request.stream);
     let generation = served.engine.generate(caller.asks(request.generate)).await?;

@@ -12,6 +12,11 @@
 //! none, so rows with sinks do not join) and in that the latter always makes a mask; where no row has
 //! padding left that mask hides nothing. Spare capacity is ours: whole granules, as projected.
 //!
+//! A join puts rings that do not lie alike into temporal order, so the step in which a row joins decides in
+//! which order later sums over the others' columns run. f32 shows it; f16 and bf16 seldom do, in a last bit
+//! of an intermediate result. Joined at the same step, rows have the oracle's bits; its `BatchGenerator`
+//! lets rows join some steps later than our scheduler.
+//!
 //! In two places, which no decoding batch comes to, the latter class errs and ours does not: its mask
 //! for several tokens in a rotated ring hides a column too many of a padded row, and a full row beside
 //! a ring that still holds a chunk gains a column of zeros.

@@ -119,6 +119,16 @@ impl CacheSet {
         self.rings.iter_mut().for_each(|ring| ring.advance(tokens));
     }
 
+    /// In which way each cache keeps tokens, in one word.
+    pub fn kinds(&self) -> impl Iterator<Item = &'static str> {
+        self.layers.iter().map(|layer| match layer {
+            LayerCache::Full(_) => "full",
+            LayerCache::Rotating(_) => "sliding",
+            LayerCache::Recurrent(_) => "recurrent",
+            LayerCache::Owned(_) => "latent",
+        })
+    }
+
     /// Why rows with such caches cannot share a batch; `None` when they can. It depends on the layers
     /// alone, so what a fresh set says holds for all sets of the model.
     pub fn serial_because(&self) -> Option<String> {

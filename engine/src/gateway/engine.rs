@@ -1,5 +1,6 @@
 //! The facade: what the HTTP layer and the desktop shell call.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,13 +49,14 @@ struct Inner {
 impl Engine {
     /// The engine that runs rows of the model `card` on `rows`.
     pub fn new(
-        card: ModelCard,
+        mut card: ModelCard,
         tokenizer: Tokenizer,
         rows: Arc<dyn Rows>,
         scheduler: SchedulerConfig,
         clock: Clock,
     ) -> Self {
         let live_max = scheduler.live_rows_max();
+        card.sampling_defaults.xtc.exempt = never_dropped(&tokenizer, card.vocab_size);
         Self(Arc::new(Inner {
             meters: Meters::new(card.id.clone()),
             card,
@@ -102,8 +104,7 @@ impl Engine {
         let lane = placement.lane.name();
         let meter = inner.meters.request(lane, &request.client, stopwatch.submitted());
         let row = LiveRow::new(events, inner.phase.subscribe(), presence, place);
-        let detokenizer = inner.tokenizer.detokenizer();
-        Ok(Generation::new(request, placement, row, detokenizer, stopwatch, meter))
+        Ok(Generation::new(request, placement, row, inner.tokenizer.clone(), stopwatch, meter))
     }
 
     /// Ends the live request `id` where it is, as [`FinishReason::Cancelled`]; `false` when no such
@@ -245,6 +246,15 @@ impl Inner {
         );
         Error::new(Code::QueueFull, message).with_hint("try again when some have finished")
     }
+}
+
+/// The tokens that XTC never drops, as in mlx-lm 0.32.2's server: a line break (and what the tokenizer puts
+/// around it) and what ends an answer. A token that the model cannot say needs no such care.
+fn never_dropped(tokenizer: &Tokenizer, vocab_size: usize) -> Arc<[u32]> {
+    let mut tokens: BTreeSet<u32> = tokenizer.stop_tokens().iter().copied().collect();
+    // A tokenizer that cannot encode a line break has none to keep.
+    tokens.extend(tokenizer.encode("\n", true).unwrap_or_default());
+    tokens.into_iter().filter(|token| (*token as usize) < vocab_size).collect()
 }
 
 impl fmt::Debug for Engine {

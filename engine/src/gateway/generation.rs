@@ -1,7 +1,8 @@
 //! One live request: tokens come in from its row, text goes out.
 //!
-//! Life: texts in any number (never a part of a stop string, never half a character), then one
-//! finish or one error, then nothing. A stop string and a cancellation end it early: the row's channel
+//! Life: texts in any number (never a part of a stop string, never half a character), each after the
+//! log-probabilities of the tokens that begin in it, if they were asked for; then one finish or one
+//! error, then nothing. A stop string and a cancellation end it early: the row's channel
 //! is dropped, by which the engine thread sees within one step that nobody listens. Dropping the
 //! generation does the same.
 
@@ -12,14 +13,16 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::live::Presence;
+use super::logprobs::{Ledger, LogprobEntry};
 use super::placement::Placement;
 use super::request::GenerateRequest;
 use crate::clock::{Clock, Time};
 use crate::error::{Code, Error, Result};
 use crate::output::{AnswerPart, StopMatcher};
+use crate::sampling::Sampled;
 use crate::scheduler::{self, EventReceiver, Lane, RowEvent, RowUsage};
 use crate::telemetry::RequestMeter;
-use crate::tokenizer::Detokenizer;
+use crate::tokenizer::{Detokenizer, Tokenizer};
 
 /// What a client hears. Texts are never empty; what tool calls promise stands at [`AnswerPart`].
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +31,9 @@ pub enum AnswerEvent {
     Reasoning(String),
     /// The next piece of the visible answer.
     Text(String),
+    /// What is known of the tokens whose text begins in the next piece, or that made none; never empty,
+    /// and only for requests that ask.
+    Logprobs(Vec<LogprobEntry>),
     /// The model calls a tool.
     ToolCallStarted {
         /// Calls of an answer count from 0.
@@ -96,7 +102,7 @@ impl AnswerEvent {
                 AnswerPart::ToolCallArguments { index, json }
             }
             Self::ToolCallEnded { index } => AnswerPart::ToolCallEnded { index },
-            Self::Finished { .. } => return None,
+            Self::Logprobs(_) | Self::Finished { .. } => return None,
         })
     }
 }
@@ -163,7 +169,9 @@ pub struct Generation {
     placement: Placement,
     /// None once the answer is complete or failed.
     row: Option<LiveRow>,
+    tokenizer: Tokenizer,
     detokenizer: Detokenizer,
+    ledger: Ledger,
     stops: StopMatcher,
     stopwatch: Stopwatch,
     meter: RequestMeter,
@@ -179,7 +187,7 @@ impl Generation {
         request: GenerateRequest,
         placement: Placement,
         row: LiveRow,
-        detokenizer: Detokenizer,
+        tokenizer: Tokenizer,
         stopwatch: Stopwatch,
         meter: RequestMeter,
     ) -> Self {
@@ -187,7 +195,9 @@ impl Generation {
             id: request.id,
             placement,
             row: Some(row),
-            detokenizer,
+            detokenizer: tokenizer.detokenizer(),
+            tokenizer,
+            ledger: Ledger::default(),
             stops: StopMatcher::new(request.stop),
             stopwatch,
             meter,
@@ -243,17 +253,18 @@ impl Generation {
                 self.meter.prefilled(prompt_tokens, cached_tokens, queue);
                 Ok(())
             }
-            RowEvent::Token(token) => self.take_token(token),
+            RowEvent::Token(sampled) => self.take_token(sampled),
             RowEvent::Finished { reason, usage } => self.finish(reason, &usage),
             RowEvent::Failed(error) => Err(error),
         }
     }
 
-    fn take_token(&mut self, token: u32) -> Result<()> {
+    fn take_token(&mut self, Sampled { token, logprobs }: Sampled) -> Result<()> {
         self.generated_tokens += 1;
         let now = self.stopwatch.note_token();
         self.meter.token(now);
         let text = self.detokenizer.push(token)?;
+        self.ledger.note(token, logprobs.map(|known| *known), &text, &self.tokenizer)?;
         if self.deliver(&text) {
             let usage = self.usage_at_early_end();
             self.end(FinishReason::Stop, usage);
@@ -285,10 +296,16 @@ impl Generation {
     /// Says what was held back; `true` when it completed a stop string.
     fn flush(&mut self) -> Result<bool> {
         let tail = self.detokenizer.finish()?;
+        self.ledger.note_text(&tail);
         self.deliver(&tail);
         let held_back = self.stops.finish();
         self.say(held_back);
-        Ok(self.stops.matched().is_some())
+        let matched = self.stops.matched().is_some();
+        if !matched {
+            let rest = self.ledger.rest();
+            self.tell(rest);
+        }
+        Ok(matched)
     }
 
     /// Says what of `text` is safe to say; `true` when it completed a stop string.
@@ -300,7 +317,15 @@ impl Generation {
 
     fn say(&mut self, text: String) {
         if !text.is_empty() {
+            let entries = self.ledger.before(text.len());
+            self.tell(entries);
             self.ready.push_back(AnswerEvent::Text(text));
+        }
+    }
+
+    fn tell(&mut self, entries: Vec<LogprobEntry>) {
+        if !entries.is_empty() {
+            self.ready.push_back(AnswerEvent::Logprobs(entries));
         }
     }
 

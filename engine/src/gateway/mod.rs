@@ -11,6 +11,7 @@ mod driver;
 mod engine;
 mod generation;
 mod live;
+mod logprobs;
 mod placement;
 mod request;
 mod rows;
@@ -23,6 +24,7 @@ pub use card::{Embeddings, ModelCapabilities, ModelCard};
 pub use driver::RowThread;
 pub use engine::{Engine, PLACEMENT_LOG};
 pub use generation::{AnswerEvent, FinishReason, Generation, Usage};
+pub use logprobs::{LogprobEntry, TokenLogprob};
 pub use placement::{Ground, Placement, RequestShape, SerialReason, place};
 pub use request::{
     GenerateRequest, Prompt, Reasoning, ReasoningEffort, ToolChoice, ToolUse, UNNAMED_CLIENT,

@@ -240,6 +240,7 @@ impl Draft {
         kv_budget_bytes: Option<u64>,
     ) -> Result<Self> {
         check_stop_strings(&request.stop)?;
+        check_biased_tokens(&request.sampling, card)?;
         let param = request.prompt.param();
         check_tokens(&prompt, card, param)?;
         let room = context_room(prompt.len(), card, param)?;
@@ -323,6 +324,16 @@ fn check_stop_strings(stop: &[String]) -> Result<()> {
     }
 }
 
+fn check_biased_tokens(sampling: &SamplingParams, card: &ModelCard) -> Result<()> {
+    let mut biased = sampling.logit_bias.iter().map(|(token, _)| *token);
+    biased.find(|token| *token as usize >= card.vocab_size).map_or(Ok(()), |token| {
+        let last = card.vocab_size.saturating_sub(1);
+        let message =
+            format!("`logit_bias` names token {token}, and the model's vocabulary ends at {last}");
+        Err(Error::invalid("logit_bias", message))
+    })
+}
+
 fn check_tokens(tokens: &[u32], card: &ModelCard, param: &str) -> Result<()> {
     if tokens.is_empty() {
         return Err(Error::invalid(param, format!("`{param}` must not be empty")));
@@ -368,6 +379,7 @@ fn normalized(sampling: &SamplingParams, vocab_size: usize) -> SamplingParams {
 mod tests {
     use super::*;
     use crate::gateway::script::{TOKEN_KV_BYTES, VOCAB_SIZE, card};
+    use crate::sampling::{Penalty, Xtc};
     use crate::scheduler::Lane;
 
     fn request() -> GenerateRequest {
@@ -493,6 +505,46 @@ mod tests {
         assert_eq!(sampled(0.7, vocab - 1), (0.7, vocab - 1));
         assert_eq!(sampled(1e-40, vocab), (0.0, 0));
         assert_eq!(sampled(f32::MAX, u32::MAX), (TEMPERATURE_MAX, 0));
+    }
+
+    #[test]
+    fn a_bias_on_a_token_that_the_model_does_not_have_is_refused() {
+        let biased = |token| {
+            let sampling = SamplingParams {
+                logit_bias: [(1, 2.0), (token, -1.0)].into(),
+                ..Default::default()
+            };
+            spec(&GenerateRequest { sampling, ..request() }, vec![1])
+        };
+        let last = u32::try_from(VOCAB_SIZE).unwrap() - 1;
+        assert!(biased(last).is_ok());
+        for token in [last + 1, u32::MAX] {
+            let error = biased(token).unwrap_err();
+            assert_eq!((error.code(), error.param()), (Code::InvalidRequest, Some("logit_bias")));
+            assert!(error.message().contains(&token.to_string()), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_way_of_picking_tokens_changes_the_lane() {
+        let penalty = Penalty { amount: 1.5, context_tokens: 0 };
+        for sampling in [
+            SamplingParams { temperature: 0.7, top_p: 0.9, top_k: 4, ..Default::default() },
+            SamplingParams { seed: Some(1), logprobs: Some(5), ..Default::default() },
+            SamplingParams { repetition: penalty, presence: penalty, ..Default::default() },
+            SamplingParams {
+                logit_bias: [(1, 2.0)].into(),
+                frequency: penalty,
+                ..Default::default()
+            },
+            SamplingParams {
+                xtc: Xtc { probability: 0.5, ..Xtc::default() },
+                ..Default::default()
+            },
+        ] {
+            let spec = spec(&GenerateRequest { sampling, ..request() }, vec![1]).unwrap();
+            assert_eq!((spec.lane, spec.lane_reasons.len()), (Lane::Continuous, 0));
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::cache::{KvProfile, LayerBytes};
 use crate::clock::Clock;
 use crate::config::SchedulerConfig;
 use crate::error::{Error, Result};
-use crate::sampling::SamplingParams;
+use crate::sampling::{Sampled, SamplingParams, TokenLogprobs};
 use crate::scheduler::{EventSender, FinishReason, RowEvent, RowSpec, RowUsage};
 use crate::telemetry::Snapshot;
 use crate::tokenizer::Tokenizer;
@@ -166,7 +166,7 @@ async fn play(
                 if spec.stop_tokens.contains(&token) {
                     return events.send(finished(FinishReason::Stop, generated));
                 }
-                if !events.send(RowEvent::Token(token)) {
+                if !events.send(RowEvent::Token(sampled(spec, token, generated))) {
                     return false;
                 }
                 if generated == spec.max_tokens {
@@ -187,6 +187,17 @@ async fn play(
         }
     }
     unreachable!("the last step is a stop token")
+}
+
+/// The `nth` token of an answer, with log-probabilities that tell its place if they are asked for: half its
+/// number for itself, and the tokens that follow it in the vocabulary as ever less likely alternatives.
+pub(crate) fn sampled(spec: &RowSpec, token: u32, nth: usize) -> Sampled {
+    let logprobs = spec.sampling.logprobs.map(|top| {
+        let chosen = -0.5 * nth as f32;
+        let other = |rank: u32| ((token + rank) % VOCAB_SIZE as u32, chosen - rank as f32);
+        Box::new(TokenLogprobs { chosen, top: (0..top).map(other).collect() })
+    });
+    Sampled { token, logprobs }
 }
 
 /// The steps that generate `text`.

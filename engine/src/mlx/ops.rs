@@ -42,21 +42,36 @@ pub fn attention(
     scale: f32,
     mask: &Mask,
 ) -> Result<Array> {
+    attention_with_sinks(queries, (keys, values), scale, mask, None)
+}
+
+/// The same, in which each query head of `sinks` `[Hq]` has one more score that no value answers to
+/// (Xiao et al. 2023).
+///
+/// # Errors
+/// `EngineFailed` when the shapes do not fit.
+pub fn attention_with_sinks(
+    queries: &Array,
+    (keys, values): (&Array, &Array),
+    scale: f32,
+    mask: &Mask,
+    sinks: Option<&Array>,
+) -> Result<Array> {
     use mlx_rs::fast::{ScaledDotProductAttentionMask as Kind, scaled_dot_product_attention};
     let mask = match mask {
         Mask::None => None,
         Mask::Causal => Some(Kind::Causal),
         Mask::Array(array) => Some(Kind::Array(array)),
     };
-    Ok(scaled_dot_product_attention(queries, keys, values, scale, mask, None)?)
+    Ok(scaled_dot_product_attention(queries, keys, values, scale, mask, sinks)?)
 }
 
-/// Root-mean-square normalization over the last axis.
+/// Root-mean-square normalization over the last axis, then times `weight` if there is one.
 ///
 /// # Errors
 /// `EngineFailed` when the weight does not fit the last axis.
-pub fn rms_norm(x: &Array, weight: &Array, epsilon: f32) -> Result<Array> {
-    Ok(mlx_rs::fast::rms_norm(x, Some(weight), epsilon)?)
+pub fn rms_norm(x: &Array, weight: Option<&Array>, epsilon: f32) -> Result<Array> {
+    Ok(mlx_rs::fast::rms_norm(x, weight, epsilon)?)
 }
 
 /// Which frequencies a rotary embedding turns with.
@@ -231,21 +246,6 @@ pub fn add_matmul(bias: &Array, x: &Array, w: &Array) -> Result<Array> {
     Ok(mlx_rs::ops::addmm(bias, x, w, None, None)?)
 }
 
-/// `x W^T` for an affine-quantized `W` `[out, in]`, packed in groups of `group_size` along its input
-/// axis with `bits` bits a weight.
-///
-/// # Errors
-/// `EngineFailed` when the shapes do not fit.
-pub fn quantized_matmul(
-    x: &Array,
-    packed: &Array,
-    scales: &Array,
-    biases: &Array,
-    packing: (i32, i32),
-) -> Result<Array> {
-    quantized_product(x, (packed, scales, biases), packing, true)
-}
-
 /// `x W^T` (`transpose`) or `x W` for packed values with their scales and biases, `W` packed in groups
 /// of `group_size` along its last axis with `bits` bits a value.
 ///
@@ -274,6 +274,14 @@ pub fn quantize(array: &Array, (group_size, bits): (i32, i32)) -> Result<(Array,
 /// `EngineFailed` with MLX's text.
 pub fn softmax_last(array: &Array) -> Result<Array> {
     Ok(mlx_rs::ops::softmax_axis(array, -1, true)?)
+}
+
+/// `array` broadcast to `shape`.
+///
+/// # Errors
+/// `EngineFailed` when it does not broadcast.
+pub fn broadcast(array: &Array, shape: &[i32]) -> Result<Array> {
+    Ok(mlx_rs::ops::broadcast_to(array, shape)?)
 }
 
 /// Booleans `[queries, keys]`: the last query sees every key, each one before it one less.
@@ -320,6 +328,30 @@ pub fn take_rows(array: &Array, indices: &[i32]) -> Result<Array> {
 /// A vector of 32-bit integers.
 pub fn int_vector(values: &[i32]) -> Array {
     Array::from_slice(values, &[axis_index(values.len())])
+}
+
+/// A vector of token ids, or of other numbers that are never negative.
+pub fn token_vector(tokens: &[u32]) -> Array {
+    Array::from_slice(tokens, &[axis_index(tokens.len())])
+}
+
+/// A vector of `dtype`, rounded to it here.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn vector(values: &[f32], dtype: Dtype) -> Result<Array> {
+    let shape = [axis_index(values.len())];
+    match dtype {
+        Dtype::Bfloat16 => {
+            let values: Vec<bf16> = values.iter().map(|value| bf16::from_f32(*value)).collect();
+            Ok(Array::from_slice(&values, &shape))
+        }
+        Dtype::Float16 => {
+            let values: Vec<f16> = values.iter().map(|value| f16::from_f32(*value)).collect();
+            Ok(Array::from_slice(&values, &shape))
+        }
+        dtype => Ok(Array::from_slice(values, &shape).as_dtype(dtype)?),
+    }
 }
 
 /// Token ids as `[rows, columns]`, row after row.
@@ -453,6 +485,70 @@ pub fn above(array: &Array, bound: f32) -> Result<Array> {
     Ok(array.gt(scalar(bound, array.dtype())?)?)
 }
 
+/// Where `array < bound`.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn below(array: &Array, bound: f32) -> Result<Array> {
+    Ok(array.lt(scalar(bound, array.dtype())?)?)
+}
+
+/// The least value above `bound` of the last axis, which is kept; infinity where none is.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn least_above(array: &Array, bound: f32) -> Result<Array> {
+    let infinity = scalar(f32::INFINITY, array.dtype())?;
+    let candidates = mlx_rs::ops::select(above(array, bound)?, array, infinity)?;
+    Ok(candidates.min_axis(-1, true)?)
+}
+
+/// Softmax over the last axis, as MLX makes it unless asked for more precision.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn probabilities(array: &Array) -> Result<Array> {
+    Ok(mlx_rs::ops::softmax_axis(array, -1, false)?)
+}
+
+/// A vector with `values` at `indices`; an index that occurs twice must come with the same value.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn put(vector: &Array, indices: &Array, values: &Array) -> Result<Array> {
+    Ok(vector.put_along_axis(indices, values, 0)?)
+}
+
+/// `array` with the values of `original` at `indices` of the last axis.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn put_back(array: &Array, indices: &Array, original: &Array) -> Result<Array> {
+    let values = original.take_along_axis(indices, -1)?;
+    Ok(array.put_along_axis(indices, &values, -1)?)
+}
+
+/// A vector with `values` added at `indices`, one after the other where an index occurs twice.
+///
+/// # Errors
+/// `EngineFailed` when indices and values differ in number.
+pub fn scatter_add(vector: &Array, indices: &Array, values: &Array) -> Result<Array> {
+    let stream = Stream::thread_local_or_default();
+    new_array("adding at indices", |result| {
+        // SAFETY: the handles outlive the call.
+        unsafe {
+            mlx_sys::mlx_scatter_add_axis(
+                result,
+                vector.as_ptr(),
+                indices.as_ptr(),
+                values.as_ptr(),
+                0,
+                stream.as_ptr(),
+            )
+        }
+    })
+}
+
 /// `chosen` where `condition` is true, else `other`.
 ///
 /// # Errors
@@ -538,7 +634,8 @@ pub fn put_minus_infinity(array: &Array, indices: &Array) -> Result<Array> {
     Ok(array.put_along_axis(indices, minus_infinity, -1)?)
 }
 
-fn scalar(value: f32, dtype: Dtype) -> Result<Array> {
+/// One number of type `dtype`.
+pub(super) fn scalar(value: f32, dtype: Dtype) -> Result<Array> {
     match dtype {
         // Rounded here, so that a step does not cast constants on the device.
         Dtype::Bfloat16 => Ok(Array::from_slice(&[bf16::from_f32(value)], &[])),
@@ -596,20 +693,52 @@ pub fn read_f32(array: &Array) -> Result<Vec<f32>> {
     })
 }
 
-/// The random key of one draw: a function of `seed` and `index` alone.
-///
-/// # Errors
-/// `EngineFailed` with MLX's text.
-pub fn random_key(seed: u64, index: u64) -> Result<Array> {
-    Ok(mlx_rs::random::key(mix(seed, index))?)
+/// A number from 0 (possible) to 1 (not possible): a function of `seed` and `index` alone, which tells
+/// nothing of the [`gumbel`] numbers of the same two.
+pub fn random_unit(seed: u64, index: u64) -> f32 {
+    // The upper 24 bits are as many as f32 holds exactly.
+    (mix(!seed, index) >> 40) as f32 / (1u32 << 24) as f32
 }
 
-/// Draws from unnormalized log-probabilities `[.., V]` with `key`.
+/// Numbers with the standard Gumbel distribution, `[B, V]` in f32: each row a function of its key, a seed
+/// and an index, alone.
 ///
 /// # Errors
 /// `EngineFailed` with MLX's text.
-pub fn categorical(log_probabilities: &Array, key: &Array) -> Result<Array> {
-    Ok(mlx_rs::random::categorical(log_probabilities, -1, None, Some(key))?)
+pub fn gumbel(keys: &[(u64, u64)], vocabulary: i32) -> Result<Array> {
+    let bits = keys.iter().map(|(seed, index)| random_bits(mix(*seed, *index), vocabulary));
+    let bits = concatenate_axis(&bits.collect::<Result<Vec<_>>>()?, 0)?;
+    // Uniform and never 0 or 1: then no token's number is infinite, and one that was filtered cannot win.
+    let spread =
+        shift(&scale(&bits.as_dtype(Dtype::Float32)?, 1.0 / UNIFORM_STEPS)?, 0.5 / UNIFORM_STEPS)?;
+    let below_one = scalar(1.0 - f32::EPSILON / 2.0, Dtype::Float32)?;
+    let uniform = mlx_rs::ops::minimum(spread, below_one)?;
+    // The logarithm of an exponential number, made so that small ones, which win, are the most exact.
+    let exponential = mlx_rs::ops::log1p(uniform.negative()?)?.negative()?;
+    Ok(exponential.log()?.negative()?)
+}
+
+/// How many numbers 32 bits can be.
+const UNIFORM_STEPS: f32 = 4_294_967_296.0;
+
+/// 32 random bits for each of `[1, V]`.
+fn random_bits(seed: u64, vocabulary: i32) -> Result<Array> {
+    let key = mlx_rs::random::key(seed)?;
+    let (shape, width_bytes) = ([1, vocabulary], 4);
+    let stream = Stream::thread_local_or_default();
+    new_array("drawing random bits", |result| {
+        // SAFETY: the shape has two entries and outlives the call, as do the handles.
+        unsafe {
+            mlx_sys::mlx_random_bits(
+                result,
+                shape.as_ptr(),
+                shape.len(),
+                width_bytes,
+                key.as_ptr(),
+                stream.as_ptr(),
+            )
+        }
+    })
 }
 
 /// SplitMix64's finalizer (Steele, Lea, Flood 2014) over the seed and the draw's index.
@@ -645,7 +774,7 @@ impl Bounds {
     }
 }
 
-fn new_array(
+pub(super) fn new_array(
     attempt: &'static str,
     call: impl FnOnce(*mut mlx_sys::mlx_array) -> i32,
 ) -> Result<Array> {

@@ -73,7 +73,9 @@ pub fn load_with_progress(
     }
     let config = ModelConfig::read(directory)?;
     let family = Family::of_config(&config)?;
+    let config = config.text_part()?;
     let mut weights = Weights::load(directory)?;
+    family.arrange(&config, &mut weights)?;
     let dtype = options.dtype.unwrap_or_else(|| fastest_dtype(options.back_end, &weights));
     weights.cast(dtype)?;
     let value_bytes = weights.float_bytes();

@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::gateway::{AnswerEvent, FinishReason, Usage};
+use crate::gateway::{AnswerEvent, FinishReason, LogprobEntry, Usage};
 use crate::output::FoldedAnswer;
 
 /// One server-sent event.
@@ -57,8 +57,11 @@ pub trait Teller: Send + 'static {
     /// The frames before anything is known of the answer.
     fn opening(&mut self) -> Vec<Frame>;
 
-    /// The frames of the next event, which is not the finish.
+    /// The frames of the next part.
     fn event(&mut self, event: AnswerEvent) -> Vec<Frame>;
+
+    /// What is known of tokens of the parts to come; dialects that do not tell it let it go.
+    fn logprobs(&mut self, _entries: Vec<LogprobEntry>) {}
 
     /// The last frames of a complete answer.
     fn ending(&mut self, ending: &Ending) -> Vec<Frame>;

@@ -7,3 +7,4 @@ mod command_line;
 mod dialects;
 mod ends;
 mod kv_schemes;
+mod sampling;

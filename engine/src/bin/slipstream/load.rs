@@ -12,7 +12,7 @@ use slipstream_engine::gateway::{ModelCapabilities, ModelCard, RowThread};
 use slipstream_engine::mlx::thread::RebuildPause;
 use slipstream_engine::mlx::{BackEnd, Device, Dtype, ReadProgress, fused};
 use slipstream_engine::model::{self, LoadOptions, Loaded};
-use slipstream_engine::sampling::SamplingParams;
+use slipstream_engine::sampling::{SamplingOverrides, SamplingParams};
 use slipstream_engine::scheduler::MlxExecutor;
 use tracing::{info, warn};
 
@@ -55,6 +55,8 @@ pub(crate) struct Serving {
     pub(crate) scheduler: SchedulerConfig,
     pub(crate) kv_budget: KvBudget,
     pub(crate) max_tokens_default: usize,
+    /// What the flags say of sampling.
+    pub(crate) sampling: SamplingOverrides,
 }
 
 /// A model that runs rows.
@@ -112,7 +114,7 @@ impl ModelArguments {
         let build = move || {
             let device = Device::select()?;
             let (loaded, scheme) = arguments.load(device.back_end(), serving.scheduler.levers)?;
-            let card = arguments.describe(&loaded, &scheme, device.back_end(), &serving);
+            let card = arguments.describe(&loaded, &scheme, device.back_end(), &serving)?;
             let config = serving.on(device, &loaded, &card)?;
             let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes);
             // A rebuild after a failure loads the same files: what was learned first stays true.
@@ -132,9 +134,10 @@ impl ModelArguments {
         scheme: &KvScheme,
         back_end: BackEnd,
         serving: &Serving,
-    ) -> ModelCard {
+    ) -> Result<ModelCard> {
         let model_reason = loaded.serial_because.clone();
-        ModelCard {
+        let of_model = SamplingOverrides::of_model(&self.model)?;
+        Ok(ModelCard {
             id: self.id(),
             context_tokens: loaded.context_tokens,
             vocab_size: loaded.vocabulary,
@@ -145,10 +148,10 @@ impl ModelArguments {
                 serial_because: model_reason.into_iter().chain(scheme.serial_reason()).collect(),
                 ..ModelCapabilities::default()
             },
-            sampling_defaults: SamplingParams::default(),
+            sampling_defaults: serving.sampling.over(&of_model.over(&SamplingParams::default())),
             max_tokens_default: serving.max_tokens_default,
             kv: loaded.kv_profile(scheme),
-        }
+        })
     }
 }
 

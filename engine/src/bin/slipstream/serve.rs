@@ -20,6 +20,7 @@ use tokio::runtime::Runtime;
 use tracing_subscriber::EnvFilter;
 
 use crate::load::{ModelArguments, Served, Serving};
+use crate::sampling::{SamplingArguments, described};
 
 /// What `slipstream serve` takes.
 #[derive(Debug, clap::Args)]
@@ -62,6 +63,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TOKENS", default_value_t = limits::ANSWER_TOKENS_DEFAULT as u32,
           value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: u32,
+    #[command(flatten)]
+    sampling: SamplingArguments,
     /// A name, beyond the loopback ones, that clients may call this server by (repeatable).
     #[arg(long = "allowed-host", value_name = "HOST")]
     allowed_hosts: Vec<String>,
@@ -158,6 +161,7 @@ impl Arguments {
             },
             kv_budget: self.kv_budget,
             max_tokens_default: self.max_tokens as usize,
+            sampling: self.sampling.overrides(),
         }
     }
 
@@ -231,6 +235,7 @@ fn print_ready_card(
     println!("  prefill    {chunk}");
     println!("  KV scheme  {}", card.kv_scheme);
     println!("  KV budget  {budget}");
+    println!("  sampling   {}", described(&card.sampling_defaults));
     println!(
         "  try        curl -N {url}/chat/completions -H 'Content-Type: application/json' \
          -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"Hello!\"}}], \"stream\": true}}'"

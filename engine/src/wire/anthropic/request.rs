@@ -42,7 +42,7 @@ pub fn messages(body: &Value, card: &ModelCard) -> Result<MessagesRequest> {
     check_metadata(&fields)?;
     let generate = GenerateRequest {
         max_tokens: NonZeroUsize::new(usize::try_from(max_tokens).unwrap_or(usize::MAX)),
-        sampling: openai::sampling(&fields, &card.sampling_defaults)?,
+        sampling: openai::sampling(openai::ReplyKind::Chat, &fields, &card.sampling_defaults)?,
         stop: stop_sequences(&fields)?,
         ..chat
     };

@@ -7,18 +7,22 @@
 use super::error::ErrorBody;
 use super::reply::{Body, ReplyHead};
 use crate::error::Error;
-use crate::gateway::AnswerEvent;
+use crate::gateway::{AnswerEvent, LogprobEntry};
 use crate::output::{AnswerPart, FoldedAnswer};
 use crate::wire::{Ending, Frame, Teller};
 
 /// Tells an answer in chunks, or as one body.
 #[derive(Debug, Clone)]
-pub struct Chunks(ReplyHead);
+pub struct Chunks {
+    head: ReplyHead,
+    /// What is known of tokens whose text is still to come.
+    entries: Vec<LogprobEntry>,
+}
 
 impl Chunks {
     /// A teller of the answer of `head`.
     pub fn new(head: ReplyHead) -> Self {
-        Self(head)
+        Self { head, entries: Vec::new() }
     }
 }
 
@@ -32,17 +36,28 @@ impl Teller for Chunks {
     const COUNTS_EVENTS: bool = false;
 
     fn opening(&mut self) -> Vec<Frame> {
-        self.0.opening().iter().map(Frame::data).collect()
+        self.head.opening().iter().map(Frame::data).collect()
     }
 
     fn event(&mut self, event: AnswerEvent) -> Vec<Frame> {
-        let chunk = event.into_part().and_then(|part| self.0.part(part));
-        chunk.iter().map(Frame::data).collect()
+        let Some(part) = event.into_part() else { return Vec::new() };
+        // The end of a call has no chunk: what is known of tokens waits for one that has.
+        match self.head.part(part, &self.entries) {
+            Some(chunk) => {
+                self.entries.clear();
+                vec![Frame::data(&chunk)]
+            }
+            None => Vec::new(),
+        }
+    }
+
+    fn logprobs(&mut self, entries: Vec<LogprobEntry>) {
+        self.entries.extend(entries);
     }
 
     fn ending(&mut self, ending: &Ending) -> Vec<Frame> {
-        let finish = self.0.finish(ending.reason);
-        let chunks = std::iter::once(finish).chain(self.0.usage(&ending.usage));
+        let finish = self.head.finish(ending.reason, &self.entries);
+        let chunks = std::iter::once(finish).chain(self.head.usage(&ending.usage));
         chunks.map(|chunk| Frame::data(&chunk)).chain([done()]).collect()
     }
 
@@ -51,11 +66,11 @@ impl Teller for Chunks {
     }
 
     fn idle(&mut self) -> Frame {
-        let nothing = self.0.part(AnswerPart::Text(String::new()));
+        let nothing = self.head.part(AnswerPart::Text(String::new()), &[]);
         Frame::data(&nothing.expect("both kinds have chunks of text"))
     }
 
     fn whole(&mut self, answer: FoldedAnswer, ending: &Ending) -> Body {
-        self.0.whole(answer, ending.reason, &ending.usage)
+        self.head.whole(answer, &self.entries, ending.reason, &ending.usage)
     }
 }

@@ -2,13 +2,16 @@
 
 mod chunks;
 mod error;
+mod logprobs;
 mod models;
 mod reply;
 mod request;
+mod sampling;
 
 pub use chunks::Chunks;
 pub use error::ErrorBody;
 pub use models::{ModelEntry, ModelList};
 pub use reply::{Body, ReplyHead};
+pub(super) use request::check_model;
 pub use request::{ReplyKind, ReplyRequest, chat, completion};
-pub(super) use request::{check_model, sampling};
+pub(super) use sampling::sampling;

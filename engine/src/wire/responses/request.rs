@@ -85,7 +85,7 @@ pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<Respo
     refuse(&fields)?;
     let (text, text_format) = (echoed(&fields, "text", json!({})), text_format(&fields)?);
     let thinking = thinking(&fields)?;
-    let sampling = openai::sampling(&fields, &card.sampling_defaults)?;
+    let sampling = openai::sampling(openai::ReplyKind::Chat, &fields, &card.sampling_defaults)?;
     let (tools, warnings) = tool_use(&fields)?;
     let conversation = conversation(&fields, past)?;
     let max_output_tokens = fields.integer("max_output_tokens", 1..=i64::MAX)?;

@@ -36,6 +36,15 @@ impl FullCache {
         self.buffers.insert(written).map(|columns| columns.slice(0..stop))
     }
 
+    /// The first `width` columns, if it was ever written.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub(super) fn columns(&self, width: i32) -> Result<Option<KeyValues>> {
+        let cut = |buffers: &KeyValues| buffers.map(|columns| columns.slice(0..width));
+        self.buffers.as_ref().map(cut).transpose()
+    }
+
     /// Packs plain buffers as `packing` says. Says whether there were any.
     ///
     /// # Errors

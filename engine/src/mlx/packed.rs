@@ -85,6 +85,10 @@ impl Packed {
     /// # Errors
     /// `EngineFailed` when the shapes do not fit.
     pub fn multiply(&self, x: &Array) -> Result<Array> {
+        self.product(x, true)
+    }
+
+    fn product(&self, x: &Array, transpose: bool) -> Result<Array> {
         let Raw { group_size, bits, mode, biases, stream } = Raw::of(self);
         ops::new_array("a product with a packed matrix", |result| {
             // SAFETY: every handle and the mode's name outlive the call; absent biases are an empty
@@ -96,7 +100,7 @@ impl Packed {
                     self.values.as_ptr(),
                     self.scales.as_ptr(),
                     biases.as_ptr(),
-                    true,
+                    transpose,
                     group_size,
                     bits,
                     mode.as_ptr(),
@@ -104,6 +108,14 @@ impl Packed {
                 )
             }
         })
+    }
+
+    /// `x W` for one matrix.
+    ///
+    /// # Errors
+    /// `EngineFailed` when the shapes do not fit.
+    pub fn mix_rows(&self, x: &Array) -> Result<Array> {
+        self.product(x, false)
     }
 
     /// For a stack: `x W[e]^T` for each `e` of `experts`, whose axes meet those of `x` before the last

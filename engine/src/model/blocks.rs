@@ -244,7 +244,8 @@ mod tests {
 
     #[test]
     fn the_temperature_falls_from_forward_to_forward() {
-        let denoising = of(&json!({ "max_denoising_steps": 4, "t_min": 0.5, "t_max": 1.5 })).unwrap();
+        let denoising =
+            of(&json!({ "max_denoising_steps": 4, "t_min": 0.5, "t_max": 1.5 })).unwrap();
         let all: Vec<f32> = (0..4).map(|index| denoising.temperature_at(index)).collect();
         assert_eq!(all, [1.5, 1.25, 1.0, 0.75]);
     }

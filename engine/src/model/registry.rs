@@ -1,8 +1,8 @@
 //! Which architectures there are, by `model_type`.
 
 use super::arch::{
-    diffusion_gemma, gemma, gemma2, gemma3, gemma4, glm4, gpt_oss, granite, llama, minicpm, minicpm3, ministral3,
-    olmo3, phi3, qwen2, qwen3, qwen3_5, qwen3_moe, smollm3,
+    diffusion_gemma, gemma, gemma2, gemma3, gemma4, glm4, gpt_oss, granite, llama, minicpm,
+    minicpm3, ministral3, olmo3, phi3, qwen2, qwen3, qwen3_5, qwen3_moe, smollm3,
 };
 use super::{Model, ModelConfig};
 use crate::error::{Code, Error, Result};

@@ -51,6 +51,19 @@ impl Sampler {
         ops::concatenate_axis(&picks.collect::<Result<Vec<_>>>()?, 0)
     }
 
+    /// Tokens `[C]` for the places of a canvas from its logits `[1, C, V]`, the most likely of which are
+    /// `best` `[C]`. It is one draw.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub fn propose(&mut self, logits: &Array, best: &Array) -> Result<Array> {
+        if self.params.is_greedy() {
+            return Ok(ops::share(best));
+        }
+        let places = logits.reshape(&[logits.dim(-2), logits.dim(-1)])?;
+        self.sample(&ops::log_probabilities(&places)?)
+    }
+
     /// `[1, V]` normalized log-probabilities to `[1]`.
     fn sample(&mut self, log_probabilities: &Array) -> Result<Array> {
         if self.params.is_greedy() {

@@ -69,7 +69,7 @@ impl Executor for Counting {
         }
         let row = self.row.as_mut().expect("a step without rows");
         row.steps += 1;
-        if row.steps % BLOCK_STEPS != 0 {
+        if !row.steps.is_multiple_of(BLOCK_STEPS) {
             return Ok(Stepped::default());
         }
         let block = row.next..row.next + BLOCK_TOKENS;

@@ -98,14 +98,14 @@ fn play(kinds: &[Kind], first: (usize, usize), operations: &[Operation]) -> Twin
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
     #[test]
     fn a_lone_row_shows_what_the_next_token_would_see(
         chunks in prop::collection::vec(1usize..12, 1..9),
     ) {
         check_before_next(&chunks);
     }
-
-    #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
     fn rows_of_every_kind_see_and_keep_their_own_columns_whatever_happens(

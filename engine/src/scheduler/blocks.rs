@@ -4,9 +4,12 @@
 //! A step is one forward, so a client that leaves is noticed between two of them. The last canvas of a
 //! row is never read: nothing comes after it.
 
+use std::time::Duration;
+
 use super::canvas::{Canvas, Finding, Measure};
 use super::executor::Sampled;
 use crate::cache::{CacheSet, KvScheme};
+use crate::clock::Clock;
 use crate::error::Result;
 use crate::mlx::{Array, canvas as arrays, ops};
 use crate::model::{Acceptance, BlockDiffusion, Denoising, Model};
@@ -37,6 +40,9 @@ pub(super) struct Ground<'executor> {
     pub(super) denoising: &'executor Denoising,
     pub(super) scheme: &'executor KvScheme,
     pub(super) observer: Option<&'executor mut CanvasObserver>,
+    pub(super) clock: &'executor Clock,
+    /// The part of the step in which the host only waited for the device.
+    pub(super) waited: Duration,
 }
 
 /// See the module's words.
@@ -75,6 +81,16 @@ struct Look {
     best: Vec<u32>,
 }
 
+impl Ground<'_> {
+    /// Runs `call`, in which the host waits.
+    fn wait<T>(&mut self, call: impl FnOnce() -> T) -> T {
+        let began = self.clock.now();
+        let result = call();
+        self.waited += self.clock.now().saturating_sub(began);
+        result
+    }
+}
+
 impl Writing {
     /// Nothing is written of `wanted_tokens`.
     pub(super) fn new(noise: Box<dyn NoiseSource>, wanted_tokens: usize) -> Self {
@@ -97,7 +113,7 @@ impl BlockRow {
         let inputs = ops::token_matrix(&seen, 1);
         let logits = ground.blocks.canvas_logits(&inputs, guess.as_ref(), &self.caches)?;
         let temperature = ground.denoising.temperature_at(canvas.forwards());
-        let look = Look::at(&logits, temperature)?;
+        let look = ground.wait(|| Look::at(&logits, temperature))?;
         let (accepted, finished) = match canvas.is_at_last(ground.denoising) {
             true => (Vec::new(), true),
             false => self.accept(ground, &mut canvas, &look)?,
@@ -116,14 +132,14 @@ impl BlockRow {
     }
 
     /// The canvas to go on with. A new one begins once what was said before it is read.
-    fn canvas(&mut self, ground: &Ground<'_>) -> Result<(Canvas, Option<Array>)> {
+    fn canvas(&mut self, ground: &mut Ground<'_>) -> Result<(Canvas, Option<Array>)> {
         match std::mem::replace(&mut self.writing.now, Now::Begun) {
             Now::Denoising { canvas, guess } => return Ok((canvas, guess)),
             Now::Begun => {}
             Now::Finished(said) => {
                 ground.model.hidden(&ops::token_matrix(&said, 1), &mut self.caches)?;
                 self.caches.convert(ground.scheme)?;
-                ops::evaluate(self.caches.arrays())?;
+                ground.wait(|| ops::evaluate(self.caches.arrays()))?;
             }
         }
         let tokens = ground.denoising.canvas.of(self.writing.wanted_tokens);

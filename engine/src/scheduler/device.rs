@@ -177,7 +177,7 @@ impl MlxExecutor {
     }
 
     /// One forward of the row that writes in blocks. Reading what it found is all that it waits for.
-    fn step_block(&mut self) -> Result<Stepped> {
+    fn step_block(&mut self, clock: &Clock) -> Result<Stepped> {
         let (Decoding::BlockDiffusion(blocks), Some(denoising)) =
             (self.model.decoding(), &self.denoising)
         else {
@@ -189,12 +189,15 @@ impl MlxExecutor {
             denoising,
             scheme: &self.scheme,
             observer: self.canvas_observer.as_mut(),
+            clock,
+            waited: Duration::ZERO,
         };
         let row = self.block_row.as_mut();
         let row = row.ok_or_else(|| Error::new(Code::Internal, "a step without rows"))?;
         let sampled = row.step(&mut ground)?;
+        let waited = ground.waited;
         self.count_step()?;
-        Ok(Stepped { sampled, ..Stepped::default() })
+        Ok(Stepped { sampled, waited, ..Stepped::default() })
     }
 
     fn count_step(&mut self) -> Result<()> {
@@ -289,7 +292,7 @@ impl Executor for MlxExecutor {
 
     fn step(&mut self, clock: &Clock) -> Result<Stepped> {
         if self.denoising.is_some() {
-            return self.step_block();
+            return self.step_block(clock);
         }
         let mut batch =
             self.batch.take().ok_or_else(|| Error::new(Code::Internal, "a step without rows"))?;

@@ -147,6 +147,7 @@ impl ModelArguments {
             kv_scheme: scheme.name(),
             capabilities: ModelCapabilities {
                 serial_because: model_reason.into_iter().chain(scheme.serial_reason()).collect(),
+                writes_blocks: matches!(loaded.model.decoding(), Decoding::BlockDiffusion(_)),
                 ..ModelCapabilities::default()
             },
             sampling_defaults: serving.sampling.over(&of_model.over(&SamplingParams::default())),

@@ -63,6 +63,12 @@ impl Clock {
     }
 }
 
+/// This instant, for interfaces that count from one.
+#[allow(clippy::disallowed_methods)]
+pub fn instant() -> Instant {
+    Instant::now()
+}
+
 /// How long this thread has kept a processor busy. Unlike the time that passes, it leaves out where
 /// the thread waited, and what others took of the machine meanwhile.
 pub fn thread_busy() -> Duration {

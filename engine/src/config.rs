@@ -2,6 +2,7 @@
 
 mod budget;
 mod bytes;
+mod keep_alive;
 mod keys;
 mod levers;
 
@@ -11,6 +12,7 @@ use crate::limits;
 
 pub use budget::{KvBudget, Room};
 pub use bytes::{ByteCount, parse_bytes};
+pub use keep_alive::KeepAlive;
 pub use keys::ApiKey;
 pub use levers::Levers;
 
@@ -72,6 +74,8 @@ pub struct ServeConfig {
     /// The keys that open it (`--api-key`, `--api-key-file`); with none it is open to all who reach it,
     /// which must then be this machine alone.
     pub api_keys: Vec<ApiKey>,
+    /// What silent streams send (`--keep-alive`), unless a request says otherwise.
+    pub keep_alive: KeepAlive,
     /// Bytes of a request body at most.
     pub body_bytes_max: usize,
     /// How long a shutdown waits for live requests before it ends them.
@@ -86,6 +90,7 @@ impl Default for ServeConfig {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             api_keys: Vec::new(),
+            keep_alive: KeepAlive::Auto,
             body_bytes_max: limits::BODY_BYTES_MAX,
             shutdown_grace: Duration::from_millis(limits::SHUTDOWN_GRACE_MS),
         }

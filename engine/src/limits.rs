@@ -45,8 +45,18 @@ pub const EMBEDDING_INPUTS_MAX: usize = 2048;
 pub const RESPONSES_TTL_MS: u64 = 3_600_000;
 /// Bytes of the responses that can be referred to, together.
 pub const RESPONSES_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// How often a stream whose answer has not begun looks for progress.
+pub const PROGRESS_PERIOD_MS: u64 = 1_000;
+/// How long a stream says nothing before it gives a sign of life.
+pub const SILENCE_MS_MAX: u64 = 10_000;
 /// The pause between two snapshots of `/stats/stream`.
 pub const STATS_PERIOD_MS: u64 = 250;
+/// How long the head of a request may take, from the end of the answer before it.
+pub const HEAD_MS_MAX: u64 = 30_000;
+/// How long the body of a request may take.
+pub const BODY_MS_MAX: u64 = 60_000;
+/// The pause after a connection could not be accepted.
+pub const ACCEPT_PAUSE_MS: u64 = 500;
 /// Bytes of a request body, by default.
 pub const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Stop strings per request.

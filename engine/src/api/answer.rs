@@ -6,64 +6,93 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 
 use axum::Json;
-use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
 
+use super::pulse::{Beat, Pulse};
 use super::rejection::Rejection;
+use crate::config::KeepAlive;
 use crate::error::{Code, Error, Result};
-use crate::gateway::{AnswerEvent, Generation, LogprobEntry};
+use crate::gateway::{AnswerEvent, Engine, Generation, LogprobEntry};
 use crate::output::FoldedAnswer;
 use crate::wire::{Ending, Frame, Teller};
 
-/// Answers with what `teller` makes of `generation`.
+/// How an answer is to be told.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Manner {
+    /// In events, or whole.
+    pub(super) stream: bool,
+    /// What a silent stream sends.
+    pub(super) keep_alive: KeepAlive,
+}
+
+/// Answers with what `teller` makes of `generation`, a request of `engine`.
 pub(super) async fn respond(
+    engine: Engine,
+    manner: Manner,
     teller: impl Teller,
     generation: Generation,
-    stream: bool,
 ) -> Result<Response, Rejection> {
-    if stream {
-        Ok(events(teller, generation).into_response())
+    if manner.stream {
+        let frames = Frames::new(engine, manner.keep_alive, teller, generation);
+        Ok(Sse::new(events(frames)).into_response())
     } else {
         Ok(Json(whole(teller, generation).await?).into_response())
     }
 }
 
 /// The answer as server-sent events.
-fn events<T: Teller>(
-    teller: T,
-    generation: Generation,
-) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    let frames = stream::unfold(Frames::new(teller, generation), async |mut frames| {
-        let Frame { event, data } = frames.next().await?;
-        let named = event.map_or_else(Event::default, |name| Event::default().event(name));
-        Some((Ok(named.data(data)), frames))
-    });
-    // Comments while a prompt waits or prefills: they keep proxies patient.
-    Sse::new(frames).keep_alive(KeepAlive::default())
+fn events<T: Teller>(frames: Frames<T>) -> impl Stream<Item = Result<Event, Infallible>> {
+    stream::unfold(frames, async |mut frames| Some((Ok(frames.next().await?), frames)))
 }
 
 struct Frames<T> {
+    engine: Engine,
+    pulse: Pulse,
     teller: T,
+    id: String,
     /// None once the answer is complete or failed.
     generation: Option<Generation>,
     /// Frames that are known and not yet sent.
-    ready: VecDeque<Frame>,
+    ready: VecDeque<Event>,
 }
 
 impl<T: Teller> Frames<T> {
-    fn new(mut teller: T, generation: Generation) -> Self {
-        let ready = teller.opening().into();
-        Self { teller, generation: Some(generation), ready }
+    fn new(engine: Engine, keep_alive: KeepAlive, mut teller: T, generation: Generation) -> Self {
+        let pulse = Pulse::new(keep_alive, T::COUNTS_EVENTS, engine.clock().now());
+        let ready = teller.opening().into_iter().map(event).collect();
+        let id = generation.id().to_owned();
+        Self { engine, pulse, teller, id, generation: Some(generation), ready }
     }
 
-    async fn next(&mut self) -> Option<Frame> {
+    async fn next(&mut self) -> Option<Event> {
         while self.ready.is_empty() {
-            let told = next_of(self.generation.as_mut()?).await;
-            let frames = self.take(told);
-            self.ready.extend(frames);
+            let generation = self.generation.as_mut()?;
+            let told = tokio::select! {
+                biased;
+                told = next_of(generation) => Some(told),
+                () = self.engine.clock().sleep_until(self.pulse.due()) => None,
+            };
+            match told {
+                Some(told) => {
+                    self.pulse.note_answer(self.engine.clock().now());
+                    let frames = self.take(told);
+                    self.ready.extend(frames.into_iter().map(event));
+                }
+                None => self.beat(),
+            }
         }
         self.ready.pop_front()
+    }
+
+    fn beat(&mut self) {
+        let now = self.engine.clock().now();
+        match self.pulse.beat(now, &self.engine.snapshot(), &self.id) {
+            Beat::Rest => {}
+            Beat::Comment(text) => self.ready.push_back(Event::default().comment(text)),
+            Beat::Idle => self.ready.push_back(event(self.teller.idle())),
+        }
     }
 
     fn take(&mut self, told: Result<Told>) -> Vec<Frame> {
@@ -85,6 +114,10 @@ impl<T: Teller> Frames<T> {
     }
 }
 
+fn event(Frame { event, data }: Frame) -> Event {
+    event.map_or_else(Event::default, |name| Event::default().event(name)).data(data)
+}
+
 /// The same events, folded into one answer.
 async fn whole<T: Teller>(mut teller: T, mut generation: Generation) -> Result<T::Whole> {
     let mut answer = FoldedAnswer::default();
@@ -104,6 +137,7 @@ enum Told {
     End(Ending),
 }
 
+/// Dropping the future loses nothing.
 async fn next_of(generation: &mut Generation) -> Result<Told> {
     match generation.next().await.unwrap_or_else(unfinished)? {
         AnswerEvent::Finished { reason, usage } => {

@@ -10,6 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 
 use super::rejection::Rejection;
+use crate::config::KeepAlive;
 use crate::error::Error;
 use crate::gateway::{GenerateRequest, UNNAMED_CLIENT};
 use crate::limits;
@@ -17,6 +18,7 @@ use crate::scheduler::Priority;
 
 const PRIORITY: &str = "x-slipstream-priority";
 const CLIENT: &str = "x-slipstream-client";
+const KEEP_ALIVE: &str = "x-slipstream-keep-alive";
 
 /// What the headers say.
 #[derive(Debug, Clone)]
@@ -27,6 +29,8 @@ pub(super) struct Caller {
     pub(super) client: Arc<str>,
     /// The name of its API key, if it came with one.
     pub(super) key: Option<Arc<str>>,
+    /// What its silent streams send, if it says so.
+    pub(super) keep_alive: Option<KeepAlive>,
 }
 
 impl Caller {
@@ -47,7 +51,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
         let priority = priority(&parts.headers)?;
         let key = parts.extensions.get::<KeyName>().map(|key| Arc::clone(&key.0));
         let client = key.clone().unwrap_or_else(|| client_name(&parts.headers));
-        Ok(Self { priority, client, key })
+        let keep_alive = keep_alive(&parts.headers)?;
+        Ok(Self { priority, client, key, keep_alive })
     }
 }
 
@@ -61,6 +66,16 @@ fn priority(headers: &HeaderMap) -> Result<Priority, Error> {
         }
     }
     Ok(priority.unwrap_or_default())
+}
+
+fn keep_alive(headers: &HeaderMap) -> Result<Option<KeepAlive>, Error> {
+    let Some(value) = headers.get(KEEP_ALIVE) else {
+        return Ok(None);
+    };
+    let named = String::from_utf8_lossy(value.as_bytes()).parse();
+    named.map(Some).map_err(|error: Error| {
+        Error::invalid(KEEP_ALIVE, format!("`{KEEP_ALIVE}` {}", error.message()))
+    })
 }
 
 fn unknown(words: &str) -> Error {

@@ -11,11 +11,15 @@ mod answer;
 mod anthropic;
 mod body;
 mod caller;
+mod connections;
 mod dialect;
 mod embeddings;
 mod guard;
+mod id;
 mod keys;
 mod openai;
+mod openapi;
+mod pulse;
 mod rejection;
 mod requests;
 mod responses;
@@ -33,10 +37,12 @@ use axum::handler::Handler;
 use axum::middleware;
 use axum::routing::{MethodRouter, delete, get, post};
 
-use crate::config::ServeConfig;
+use crate::config::{KeepAlive, ServeConfig};
 use crate::error::Result;
 use crate::gateway::Engine;
 
+use self::answer::Manner;
+use self::caller::Caller;
 use self::guard::Guard;
 use self::keys::Keys;
 use self::rejection::Rejection;
@@ -63,7 +69,7 @@ pub fn router(engine: Engine, config: &ServeConfig) -> Result<Router> {
         .layer(cors)
         .layer(middleware::from_fn_with_state(Arc::new(guard), guard::check))
         .layer(middleware::from_fn(dialect::speak))
-        .with_state(Served::new(engine)))
+        .with_state(Served::new(engine, config.keep_alive)))
 }
 
 /// What the handlers share.
@@ -71,12 +77,18 @@ pub fn router(engine: Engine, config: &ServeConfig) -> Result<Router> {
 struct Served {
     engine: Engine,
     responses: Arc<ResponseStore>,
+    keep_alive: KeepAlive,
 }
 
 impl Served {
-    fn new(engine: Engine) -> Self {
+    fn new(engine: Engine, keep_alive: KeepAlive) -> Self {
         let responses = Arc::new(ResponseStore::new(engine.clock().clone()));
-        Self { engine, responses }
+        Self { engine, responses, keep_alive }
+    }
+
+    /// How `caller` is answered.
+    fn manner(&self, caller: &Caller, stream: bool) -> Manner {
+        Manner { stream, keep_alive: caller.keep_alive.unwrap_or(self.keep_alive) }
     }
 }
 
@@ -129,5 +141,6 @@ fn routes() -> Vec<Route> {
         Route::get("/metrics", status::metrics),
         Route::get("/stats", status::stats),
         Route::get("/stats/stream", status::stats_stream),
+        Route::get("/openapi.json", openapi::document),
     ]
 }

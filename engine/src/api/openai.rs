@@ -1,33 +1,35 @@
 //! OpenAI's routes.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::Response;
 
+use super::Served;
 use super::answer;
 use super::body::JsonBody;
 use super::caller::Caller;
+use super::id::Id;
 use super::rejection::Rejection;
 use crate::clock;
 use crate::gateway::Engine;
 use crate::wire::openai::{self, Chunks, ModelEntry, ModelList, ReplyHead, ReplyRequest};
 
 pub(super) async fn chat_completions(
-    State(engine): State<Engine>,
+    State(served): State<Served>,
     caller: Caller,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Rejection> {
-    let request = openai::chat(&body, engine.card())?;
-    reply(&engine, request, caller).await
+    let request = openai::chat(&body, served.engine.card())?;
+    reply(served, request, caller).await
 }
 
 pub(super) async fn completions(
-    State(engine): State<Engine>,
+    State(served): State<Served>,
     caller: Caller,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Rejection> {
-    let request = openai::completion(&body, engine.card())?;
-    reply(&engine, request, caller).await
+    let request = openai::completion(&body, served.engine.card())?;
+    reply(served, request, caller).await
 }
 
 pub(super) async fn models(State(engine): State<Engine>) -> Json<ModelList> {
@@ -36,7 +38,7 @@ pub(super) async fn models(State(engine): State<Engine>) -> Json<ModelList> {
 
 pub(super) async fn model(
     State(engine): State<Engine>,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<Json<ModelEntry>, Rejection> {
     if id == engine.card().id {
         Ok(Json(entry(&engine)))
@@ -50,7 +52,7 @@ fn entry(engine: &Engine) -> ModelEntry {
 }
 
 async fn reply(
-    engine: &Engine,
+    served: Served,
     request: ReplyRequest,
     caller: Caller,
 ) -> Result<Response, Rejection> {
@@ -58,10 +60,11 @@ async fn reply(
         kind: request.kind,
         id: request.generate.id.clone(),
         created: clock::unix_seconds(),
-        model: engine.card().id.clone(),
+        model: served.engine.card().id.clone(),
         include_usage: request.include_usage,
         logprobs: request.generate.sampling.logprobs.is_some(),
     };
-    let generation = engine.generate(caller.asks(request.generate)).await?;
-    answer::respond(Chunks::new(head), generation, request.stream).await
+    let manner = served.manner(&caller, request.stream);
+    let generation = served.engine.generate(caller.asks(request.generate)).await?;
+    answer::respond(served.engine, manner, Chunks::new(head), generation).await
 }

@@ -23,6 +23,8 @@ pub(super) enum Rejection {
     MethodNotAllowed,
     /// The body is larger than the limit.
     BodyTooLarge,
+    /// The body took too long to come.
+    BodyTooSlow,
     /// The `Host` header names none of our names: perhaps a rebound DNS name.
     ForeignHost(String),
     /// A web page of an origin that is not allowed sent this.
@@ -44,6 +46,7 @@ impl Rejection {
             Self::NoRoute | Self::NoRequest(_) | Self::NoResponse(_) => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::ForeignHost(_) | Self::ForeignOrigin(_) => StatusCode::FORBIDDEN,
             Self::NoKey | Self::UnknownKey => StatusCode::UNAUTHORIZED,
         }
@@ -81,7 +84,7 @@ impl Rejection {
         match self {
             Self::Engine(error) => ErrorKind::from(error.code()),
             Self::NoRoute | Self::NoRequest(_) | Self::NoResponse(_) => ErrorKind::NotFoundError,
-            Self::MethodNotAllowed => ErrorKind::InvalidRequestError,
+            Self::MethodNotAllowed | Self::BodyTooSlow => ErrorKind::InvalidRequestError,
             Self::BodyTooLarge => ErrorKind::RequestTooLarge,
             Self::ForeignHost(_) | Self::ForeignOrigin(_) => ErrorKind::PermissionError,
             Self::NoKey | Self::UnknownKey => ErrorKind::AuthenticationError,
@@ -95,6 +98,9 @@ impl Rejection {
             Self::NoRoute => ("not_found", "this server has nothing at that path".to_owned()),
             Self::MethodNotAllowed => {
                 ("method_not_allowed", "that path takes another method".to_owned())
+            }
+            Self::BodyTooSlow => {
+                ("body_too_slow", "the request body did not come in time".to_owned())
             }
             Self::BodyTooLarge => ("body_too_large", "the request body is too large".to_owned()),
             Self::ForeignHost(host) => {

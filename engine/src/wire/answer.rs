@@ -51,6 +51,9 @@ pub trait Teller: Send + 'static {
     /// What a whole answer is.
     type Whole: Serialize;
 
+    /// Whether its clients count events alone, so that comments are silence to them.
+    const COUNTS_EVENTS: bool;
+
     /// The frames before anything is known of the answer.
     fn opening(&mut self) -> Vec<Frame>;
 
@@ -67,7 +70,7 @@ pub trait Teller: Send + 'static {
     /// The last frames of an answer that failed.
     fn error(&mut self, error: &Error) -> Vec<Frame>;
 
-    /// A frame that says nothing, for clients that would take silence for a failure.
+    /// An event that adds nothing to the answer.
     fn idle(&mut self) -> Frame;
 
     /// The answer of a request that does not stream.

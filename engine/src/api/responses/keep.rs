@@ -46,6 +46,8 @@ impl Keeping {
 impl Teller for Keeping {
     type Whole = Response;
 
+    const COUNTS_EVENTS: bool = ResponseTeller::COUNTS_EVENTS;
+
     fn opening(&mut self) -> Vec<Frame> {
         self.teller.opening()
     }

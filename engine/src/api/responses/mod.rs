@@ -3,8 +3,10 @@
 mod keep;
 mod store;
 
+use std::sync::Arc;
+
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use serde_json::Value;
@@ -13,6 +15,7 @@ use super::Served;
 use super::answer;
 use super::body::JsonBody;
 use super::caller::Caller;
+use super::id::Id;
 use super::rejection::Rejection;
 use crate::clock;
 use crate::wire::responses::{self, DeletedBody, ResponseTeller};
@@ -25,18 +28,20 @@ pub(super) use store::ResponseStore;
 const WARNING: HeaderName = HeaderName::from_static("x-slipstream-warning");
 
 pub(super) async fn create(
-    State(Served { engine, responses }): State<Served>,
+    State(served): State<Served>,
     caller: Caller,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Rejection> {
+    let Served { engine, responses, .. } = &served;
     let owner = caller.key.clone();
     let past = responses.past_of(owner.clone());
     let request = responses::response(&body, engine.card(), &past)?;
+    let manner = served.manner(&caller, request.stream);
     let generation = engine.generate(caller.asks(request.generate)).await?;
     let (id, model) = (generation.id().to_owned(), engine.card().id.clone());
     let teller = ResponseTeller::new(id, clock::unix_seconds(), model, request.echo);
-    let keeping = Keeping::new(teller, responses, owner, request.conversation);
-    let mut response = answer::respond(keeping, generation, request.stream).await?;
+    let keeping = Keeping::new(teller, Arc::clone(responses), owner, request.conversation);
+    let mut response = answer::respond(engine.clone(), manner, keeping, generation).await?;
     for warning in &request.warnings {
         if let Ok(warning) = HeaderValue::from_str(warning) {
             response.headers_mut().append(WARNING, warning);
@@ -48,7 +53,7 @@ pub(super) async fn create(
 pub(super) async fn get(
     State(Served { responses, .. }): State<Served>,
     caller: Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<Json<Value>, Rejection> {
     responses.body(&id, caller.key.as_ref()).map(Json).ok_or(Rejection::NoResponse(id))
 }
@@ -56,7 +61,7 @@ pub(super) async fn get(
 pub(super) async fn delete(
     State(Served { responses, .. }): State<Served>,
     caller: Caller,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<Json<DeletedBody>, Rejection> {
     match responses.remove(&id, caller.key.as_ref()) {
         true => Ok(Json(DeletedBody::new(id))),

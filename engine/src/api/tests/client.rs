@@ -84,6 +84,28 @@ impl Client {
         answer(&bytes)
     }
 
+    /// The same with any body; the server may answer and hang up before it has read all of it.
+    pub(super) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &[u8],
+    ) -> Answer {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {length}\r\n\
+             Connection: close\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let (mut reads, mut writes) = stream.split();
+        let mut bytes = Vec::new();
+        let (_, read) = tokio::join!(writes.write_all(body), reads.read_to_end(&mut bytes));
+        read.unwrap();
+        answer(&bytes)
+    }
+
     /// Sends a request and leaves its answer on the connection.
     pub(super) async fn open(
         &self,

@@ -8,9 +8,13 @@ mod embeddings;
 mod endings;
 mod identity;
 mod lifecycle;
+mod malformed;
 mod metrics;
+mod openapi;
 mod replies;
 mod responses;
+mod silence;
+mod sockets;
 mod status;
 mod tokens;
 
@@ -81,6 +85,20 @@ impl Server {
     /// Asks it to shut down, as a signal would.
     fn shut_down(&mut self) {
         drop(self.shutdown.take());
+    }
+}
+
+/// A body that the route at `path` takes, and no more than it needs.
+fn whole_body(path: &str) -> Value {
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    match path {
+        CHAT => json!({"messages": messages}),
+        COMPLETIONS | "/v1/tokenize" => json!({"prompt": "hi"}),
+        RESPONSES | "/v1/embeddings" => json!({"input": "hi"}),
+        MESSAGES => json!({"model": "default", "max_tokens": 9, "messages": messages}),
+        "/v1/messages/count_tokens" => json!({"model": "default", "messages": messages}),
+        "/v1/detokenize" => json!({"tokens": [7]}),
+        other => panic!("{other} takes no body"),
     }
 }
 

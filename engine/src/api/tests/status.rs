@@ -83,7 +83,7 @@ async fn stats_show_every_figure_of_the_snapshot() {
     );
 }
 
-fn snapshot() -> Snapshot {
+pub(super) fn snapshot() -> Snapshot {
     Snapshot {
         rows: vec![RowSnapshot {
             id: "chatcmpl-1".to_owned(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use slipstream_engine::api;
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::{
-    ApiKey, ByteCount, KvBudget, Levers, SchedulerConfig, ServeConfig,
+    ApiKey, ByteCount, KeepAlive, KvBudget, Levers, SchedulerConfig, ServeConfig,
 };
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::gateway::{Engine, ModelCard, PLACEMENT_LOG};
@@ -78,6 +78,10 @@ pub(crate) struct Arguments {
     /// A file with such keys, one NAME=KEY a line.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
+    /// What a stream sends while its answer is silent: `comment`, `delta` (an event that adds nothing),
+    /// `off`, or `auto`, what each API's clients need. The header x-slipstream-keep-alive wins.
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    keep_alive: KeepAlive,
 }
 
 fn chunk_tokens() -> clap::builder::RangedI64ValueParser<u32> {
@@ -170,6 +174,7 @@ impl Arguments {
             allowed_hosts: self.allowed_hosts.clone(),
             allowed_origins: self.allowed_origins.clone(),
             api_keys: self.api_keys.iter().cloned().chain(filed).collect(),
+            keep_alive: self.keep_alive,
             ..ServeConfig::default()
         })
     }

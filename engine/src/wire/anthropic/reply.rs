@@ -199,6 +199,8 @@ impl MessageTeller {
 impl Teller for MessageTeller {
     type Whole = Message;
 
+    const COUNTS_EVENTS: bool = true;
+
     fn opening(&mut self) -> Vec<Frame> {
         let usage = UsageCounts::before(self.prompt_tokens);
         let message = self.message(Vec::new(), Stop::default(), usage);

@@ -33,6 +33,8 @@ fn done() -> Frame {
 impl Teller for Chunks {
     type Whole = Body;
 
+    const COUNTS_EVENTS: bool = false;
+
     fn opening(&mut self) -> Vec<Frame> {
         self.head.opening().iter().map(Frame::data).collect()
     }

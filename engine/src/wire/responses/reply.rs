@@ -303,6 +303,8 @@ impl ResponseTeller {
 impl Teller for ResponseTeller {
     type Whole = Response;
 
+    const COUNTS_EVENTS: bool = true;
+
     fn opening(&mut self) -> Vec<Frame> {
         let kinds = ["response.created", "response.in_progress"];
         let events = kinds.map(|kind| self.whole_event(kind));

@@ -61,6 +61,8 @@ struct UsageCounts {
 #[derive(Debug, Clone, Copy, Serialize)]
 struct InputDetails {
     cached_tokens: usize,
+    /// Always 0: nothing is billed for keeping them.
+    cache_write_tokens: usize,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -400,7 +402,10 @@ impl From<&Usage> for UsageCounts {
     fn from(usage: &Usage) -> Self {
         Self {
             input_tokens: usage.prompt_tokens,
-            input_tokens_details: InputDetails { cached_tokens: usage.cached_tokens },
+            input_tokens_details: InputDetails {
+                cached_tokens: usage.cached_tokens,
+                cache_write_tokens: 0,
+            },
             output_tokens: usage.generated_tokens,
             output_tokens_details: OutputDetails { reasoning_tokens: 0 },
             total_tokens: usage.prompt_tokens + usage.generated_tokens,

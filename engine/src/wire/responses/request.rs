@@ -172,7 +172,7 @@ fn metadata(fields: &Fields<'_>) -> Result<Value> {
 // --- what is known and not supported ---
 
 fn refuse(fields: &Fields<'_>) -> Result<()> {
-    for name in ["background", "conversation", "prompt"] {
+    for name in ["background", "conversation", "prompt", "moderation"] {
         if fields.get(name).is_some_and(|value| *value != Value::Bool(false)) {
             return Err(unsupported(name, format!("`{name}` is not supported")));
         }
@@ -283,7 +283,7 @@ const HOSTED_TOOLS: [&str; 8] = [
     "file_search",
     "code_interpreter",
     "image_generation",
-    "computer_use_preview",
+    "programmatic_tool_calling",
     "mcp",
     "tool_search",
 ];

@@ -196,7 +196,7 @@ fn an_end_has_its_event_its_status_and_its_reason() {
         );
         assert_eq!(response["output"][0]["status"], event);
         let usage = json!({
-            "input_tokens": 9, "input_tokens_details": {"cached_tokens": 4}, "output_tokens": 5,
+            "input_tokens": 9, "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0}, "output_tokens": 5,
             "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 14,
         });
         assert_eq!(response["usage"], usage);

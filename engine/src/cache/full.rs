@@ -29,6 +29,15 @@ impl FullCache {
         self.buffers.write(width, &new)
     }
 
+    /// The first `width` columns, if it was ever written.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub(super) fn columns(&self, width: i32) -> Result<Option<KeyValues>> {
+        let cut = |buffers: &KeyValues| buffers.map(|columns| columns.slice(0..width));
+        self.buffers.0.as_ref().map(cut).transpose()
+    }
+
     /// Packs plain buffers as `packing` says. Says whether there were any.
     ///
     /// # Errors

@@ -213,8 +213,18 @@ impl Ring {
 
     /// A lone row's last columns in temporal order, as many as the window has.
     fn window_ranges(&self) -> Vec<Range<i32>> {
+        self.last_ranges(self.window.tokens)
+    }
+
+    /// A lone row's columns in temporal order that a token in the next column would see.
+    pub(super) fn ranges_before_next(&self) -> Vec<Range<i32>> {
+        self.last_ranges(self.window.tokens - 1)
+    }
+
+    /// A lone row's last `tokens` columns in temporal order, or as many as there are.
+    fn last_ranges(&self, tokens: i32) -> Vec<Range<i32>> {
         let ordered = self.cursor.ordered(self.window.keep);
-        let surplus = count(&ordered) - self.cursor.length.min(self.window.tokens);
+        let surplus = count(&ordered) - self.cursor.length.min(tokens);
         without(&ordered, 0..surplus)
     }
 

@@ -1,5 +1,6 @@
 //! The caches of all layers of one row or of a batch, moved together.
 
+use super::columns::KeyValues;
 use super::geometry::{self, Geometry, Offset};
 use super::layer::{Extraction, Joining, Keeping, LayerCache, LayerSlot, Merging, row_count};
 use super::owned::OwnedCache;
@@ -85,6 +86,22 @@ impl CacheSet {
     pub fn layer(&mut self, index: usize) -> LayerSlot<'_> {
         let cache = &mut self.layers[index];
         LayerSlot { cache, geometry: &self.geometry, rings: &self.rings }
+    }
+
+    /// The columns of attention layer `index` that a token in the next column would see, the oldest
+    /// first, itself not among them; `None` where nothing was written. For a lone row.
+    ///
+    /// # Errors
+    /// `Internal` when there are more rows, or the layer keeps no columns of this kind; `EngineFailed`
+    /// with MLX's text.
+    pub fn before_next(&self, index: usize) -> Result<Option<KeyValues>> {
+        match self.rows() {
+            1 => self.layers[index].before_next(self.geometry.width(), &self.rings),
+            rows => {
+                let message = format!("{rows} rows look back together, expected 1");
+                Err(Error::new(Code::Internal, message))
+            }
+        }
     }
 
     /// The states of recurrent layer `index`.

@@ -36,6 +36,8 @@ pub struct ModelCapabilities {
     pub serial_because: Vec<String>,
     /// Whether it makes vectors of texts.
     pub embeddings: Embeddings,
+    /// Whether it writes whole blocks of tokens at once, not one token after the other.
+    pub writes_blocks: bool,
 }
 
 /// Whether a model makes vectors of texts.

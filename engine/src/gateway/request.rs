@@ -241,6 +241,7 @@ impl Draft {
     ) -> Result<Self> {
         check_stop_strings(&request.stop)?;
         check_biased_tokens(&request.sampling, card)?;
+        check_one_by_one(&request.sampling, card)?;
         let param = request.prompt.param();
         check_tokens(&prompt, card, param)?;
         let room = context_room(prompt.len(), card, param)?;
@@ -303,6 +304,21 @@ fn unasked_tokens(
         if fits(middle) { low = middle } else { high = middle }
     }
     low
+}
+
+/// # Errors
+/// `Unsupported`, naming the field, for what a model that writes in blocks has no meaning for.
+fn check_one_by_one(sampling: &SamplingParams, card: &ModelCard) -> Result<()> {
+    match sampling.one_by_one_field() {
+        Some(field) if card.capabilities.writes_blocks => {
+            let message = format!(
+                "`{field}` is not supported: `{}` writes blocks of tokens at once",
+                card.id
+            );
+            Err(Error::new(Code::Unsupported, message).with_param(field))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_stop_strings(stop: &[String]) -> Result<()> {
@@ -491,6 +507,33 @@ mod tests {
         assert_eq!(refused(vec!["x".to_owned(); most + 1]).as_deref(), Some("stop"));
         assert_eq!(refused(vec!["x".repeat(longest + 1)]).as_deref(), Some("stop"));
         assert_eq!(refused(vec!["x".to_owned(), String::new()]).as_deref(), Some("stop"));
+    }
+
+    #[test]
+    fn what_is_picked_one_by_one_is_refused_by_name_for_a_model_that_writes_blocks() {
+        let mut blocks = card();
+        blocks.capabilities.writes_blocks = true;
+        let plain = SamplingParams { temperature: 0.5, top_k: 3, ..SamplingParams::default() };
+        let asks = [
+            ("logit_bias", SamplingParams { logit_bias: [(1, 2.0)].into(), ..plain.clone() }),
+            (
+                "repetition_penalty",
+                SamplingParams { repetition: Penalty::of(1.1), ..plain.clone() },
+            ),
+            ("presence_penalty", SamplingParams { presence: Penalty::of(0.1), ..plain.clone() }),
+            ("frequency_penalty", SamplingParams { frequency: Penalty::of(0.1), ..plain.clone() }),
+            ("logprobs", SamplingParams { logprobs: Some(0), ..plain.clone() }),
+        ];
+        let run = |card: &ModelCard, sampling: &SamplingParams| {
+            let request = GenerateRequest { sampling: sampling.clone(), ..request() };
+            row(&request, vec![1], card, &SchedulerConfig::default(), [].into())
+        };
+        assert!(run(&blocks, &plain).is_ok());
+        for (field, sampling) in asks {
+            assert!(run(&card(), &sampling).is_ok(), "{field}");
+            let error = run(&blocks, &sampling).unwrap_err();
+            assert_eq!((error.code(), error.param()), (Code::Unsupported, Some(field)));
+        }
     }
 
     #[test]

@@ -8,6 +8,8 @@
 #![allow(unsafe_code)]
 
 #[cfg(feature = "mlx")]
+pub mod canvas;
+#[cfg(feature = "mlx")]
 mod delta_kernel;
 #[cfg(feature = "mlx")]
 mod device;

@@ -118,6 +118,14 @@ impl Packed {
         })
     }
 
+    /// `x W` for one matrix.
+    ///
+    /// # Errors
+    /// `EngineFailed` when the shapes do not fit.
+    pub fn mix_rows(&self, x: &Array) -> Result<Array> {
+        self.product(x, false)
+    }
+
     /// For a stack: `x W[e]^T` for each `e` of `experts`, whose axes meet those of `x` before the last
     /// two; `sorted` says that they ascend.
     ///

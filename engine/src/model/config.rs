@@ -7,6 +7,9 @@ use serde_json::{Map, Value};
 
 use crate::error::{Code, Error, Result};
 
+/// How a checkpoint wants to be decoded: a file beside `config.json`, and then a section of it.
+pub const GENERATION: &str = "generation_config";
+
 /// A parsed `config.json`.
 #[derive(Debug, Clone)]
 pub struct ModelConfig {
@@ -21,15 +24,29 @@ impl ModelConfig {
     /// `BadModel` when it is missing or no JSON object.
     pub fn read(directory: &Path) -> Result<Self> {
         let path = directory.join("config.json");
-        let bad = |what: String| {
-            Error::new(Code::BadModel, format!("failed to read `{}`: {what}", path.display()))
-        };
-        let text = std::fs::read_to_string(&path).map_err(|error| bad(error.to_string()))?;
-        match serde_json::from_str(&text) {
-            Ok(Value::Object(fields)) => Ok(Self { fields, path: path.display().to_string() }),
-            Ok(_) => Err(bad("not a JSON object".to_owned())),
-            Err(error) => Err(bad(error.to_string())),
+        Ok(Self { fields: read_object(&path)?, path: path.display().to_string() })
+    }
+
+    /// The same with what `directory/generation_config.json` says, if there is one, as the section
+    /// [`GENERATION`].
+    ///
+    /// # Errors
+    /// `BadModel` when it is no JSON object.
+    pub fn with_generation(mut self, directory: &Path) -> Result<Self> {
+        let path = directory.join(format!("{GENERATION}.json"));
+        if path.is_file() {
+            let fields = read_object(&path)?;
+            self.fields.insert(GENERATION.to_owned(), Value::Object(fields));
         }
+        Ok(self)
+    }
+
+    /// The same with `fields` in place of those of their names.
+    #[must_use]
+    pub fn with_fields<'a>(&self, fields: impl IntoIterator<Item = (&'a str, Value)>) -> Self {
+        let mut changed = self.clone();
+        changed.fields.extend(fields.into_iter().map(|(name, value)| (name.to_owned(), value)));
+        changed
     }
 
     /// A configuration from fields that are at hand.
@@ -142,13 +159,13 @@ impl ModelConfig {
     }
 
     /// What the config says of the language model: `text_config` where there is one, as in models that
-    /// see or hear too, quantized as the whole is, with its `vocab_size` where the part has none.
+    /// see or hear too, quantized and decoded as the whole is, with its `vocab_size` where the part has none.
     ///
     /// # Errors
     /// `BadModel` when it is there and no object.
     pub fn text_part(self) -> Result<Self> {
         let Some(mut text) = self.section("text_config")? else { return Ok(self) };
-        for name in ["quantization", "quantization_config"] {
+        for name in ["quantization", "quantization_config", GENERATION, "canvas_length"] {
             if let Some(value) = self.get(name) {
                 text.fields.insert(name.to_owned(), value.clone());
             }
@@ -196,6 +213,18 @@ impl ModelConfig {
     fn as_count(&self, name: &str, value: &Value) -> Result<i32> {
         let count = value.as_i64().and_then(|count| i32::try_from(count).ok());
         count.filter(|count| *count > 0).ok_or_else(|| self.wrong(name, value))
+    }
+}
+
+fn read_object(path: &Path) -> Result<Map<String, Value>> {
+    let bad = |what: String| {
+        Error::new(Code::BadModel, format!("failed to read `{}`: {what}", path.display()))
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
+    match serde_json::from_str(&text) {
+        Ok(Value::Object(fields)) => Ok(fields),
+        Ok(_) => Err(bad("not a JSON object".to_owned())),
+        Err(error) => Err(bad(error.to_string())),
     }
 }
 

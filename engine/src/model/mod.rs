@@ -4,6 +4,7 @@
 //! reads the set's positions once, lets each layer write its own cache, and advances the set.
 
 pub mod arch;
+mod blocks;
 mod config;
 mod embed;
 mod loader;
@@ -11,7 +12,10 @@ pub mod nn;
 mod registry;
 mod windows;
 
-pub use config::ModelConfig;
+pub use blocks::{
+    Acceptance, BlockDiffusion, CanvasLength, Decoding, Denoising, EarlyEnd, TemperatureSlope,
+};
+pub use config::{GENERATION, ModelConfig};
 pub use embed::{EmbedOptions, embed};
 pub use loader::{LoadOptions, Loaded, load, load_with_progress};
 pub use registry::{Family, Tower};
@@ -23,7 +27,8 @@ use crate::cache::{CacheSet, TokenShape};
 use crate::error::Result;
 use crate::mlx::Array;
 
-/// An autoregressive language model.
+/// A language model that reads from left to right, and writes so too unless [`Model::decoding`] says
+/// otherwise.
 pub trait Model: fmt::Debug {
     /// Empty caches for one row. What it says about them, such as why rows cannot share a batch, holds
     /// for every set of this model.
@@ -45,6 +50,11 @@ pub trait Model: fmt::Debug {
     /// # Errors
     /// `EngineFailed` with MLX's text.
     fn logits(&self, hidden: &Array) -> Result<Array>;
+
+    /// How rows go on once their prompt is read.
+    fn decoding(&self) -> Decoding<'_> {
+        Decoding::NextToken
+    }
 
     /// The layer that drafts, where the checkpoint brought one along and the family knows it.
     fn prediction_head(&self) -> Option<&dyn PredictionHead> {

@@ -1,8 +1,9 @@
 //! Which architectures there are, by `model_type`.
 
 use super::arch::{
-    gemma, gemma2, gemma3, gemma4, glm_moe_dsa, glm4, glm4_moe_lite, gpt_oss, granite, llama,
-    minicpm, minicpm3, ministral3, olmo3, phi3, qwen2, qwen3, qwen3_5, qwen3_moe, smollm3,
+    diffusion_gemma, gemma, gemma2, gemma3, gemma4, glm_moe_dsa, glm4, glm4_moe_lite, gpt_oss,
+    granite, llama, minicpm, minicpm3, ministral3, olmo3, phi3, qwen2, qwen3, qwen3_5, qwen3_moe,
+    smollm3,
 };
 use super::{Model, ModelConfig};
 use crate::error::{Code, Error, Result};
@@ -17,6 +18,8 @@ pub struct Family {
     pub serial_reason: Option<&'static str>,
     /// What its checkpoints may hold beside the language model, and is not run.
     pub towers: &'static [Tower],
+    /// Whether its config reads on in `generation_config.json`.
+    pub reads_generation: bool,
     arrange: Option<Arrange>,
     build: Build,
 }
@@ -31,6 +34,15 @@ pub enum Tower {
 }
 
 const FAMILIES: &[Family] = &[
+    Family {
+        serial_reason: Some("it denoises a block of tokens at a time, which is built for one row"),
+        towers: &[Tower::Vision],
+        reads_generation: true,
+        arrange: Some(diffusion_gemma::arrange),
+        ..batched("diffusion_gemma", |config, weights| {
+            boxed(diffusion_gemma::load(config, weights))
+        })
+    },
     batched("gemma", |config, weights| boxed(gemma::load(config, weights))),
     batched("gemma2", |config, weights| boxed(gemma2::load(config, weights))),
     batched("gemma3_text", |config, weights| boxed(gemma3::load(config, weights))),
@@ -80,7 +92,14 @@ type Build = fn(&ModelConfig, &mut Weights) -> Result<Box<dyn Model>>;
 
 /// A family whose rows share batches.
 const fn batched(model_type: &'static str, build: Build) -> Family {
-    Family { model_type, serial_reason: None, towers: &[], arrange: None, build }
+    Family {
+        model_type,
+        serial_reason: None,
+        towers: &[],
+        reads_generation: false,
+        arrange: None,
+        build,
+    }
 }
 
 const fn gemma4_with_towers(model_type: &'static str) -> Family {

@@ -14,6 +14,7 @@ mod filters;
 #[cfg(feature = "mlx")]
 mod history;
 mod logprobs;
+mod noise;
 mod overrides;
 mod params;
 #[cfg(feature = "mlx")]
@@ -24,6 +25,7 @@ mod sampler;
 #[cfg(feature = "mlx")]
 pub use filters::Filters;
 pub use logprobs::{Sampled, TokenLogprobs};
+pub use noise::{NoiseAt, NoiseSource, SeededNoise};
 pub use overrides::{PenaltyOverrides, SamplingOverrides};
 pub use params::{PENALTY_CONTEXT_TOKENS_DEFAULT, Penalty, SamplingParams, Xtc};
 #[cfg(feature = "mlx")]

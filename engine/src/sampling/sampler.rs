@@ -75,6 +75,20 @@ impl Sampler {
         Ok(Picks { tokens, capture: capture.transpose()? })
     }
 
+    /// Tokens `[C]` for the places of a canvas from its logits `[1, C, V]`, the most likely of which are
+    /// `best` `[C]`. Each place is a draw.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub fn propose(&mut self, logits: &Array, best: &Array) -> Result<Array> {
+        if self.params.is_greedy() {
+            return Ok(ops::share(best));
+        }
+        let places = logits.reshape(&[logits.dim(-2), logits.dim(-1)])?;
+        let draws: Vec<Option<Draw>> = (0..places.dim(0)).map(|_| self.draw()).collect();
+        draw_rows(&draws, &ops::log_probabilities(&places)?, true)
+    }
+
     /// The row's next draw; none when it takes the most likely token.
     fn draw(&mut self) -> Option<Draw> {
         if self.params.is_greedy() {

@@ -3,12 +3,16 @@
 //! Decoding is pipelined as mlx-lm 0.32.2's `GenerationBatch` is: a step's graph is built from the
 //! token ids that the last one is still computing, dispatched, and only then are the last ids read.
 //! So the host builds step n + 1 while the device runs step n.
+//!
+//! The one row of a model that writes in blocks is stepped by `blocks.rs`; nothing is pipelined there,
+//! because what the next forward sees depends on what the last one found.
 
 use std::time::Duration;
 
 use rand::RngExt;
 
-use super::executor::{Executor, Sampled, Stepped};
+use super::blocks::{BlockRow, CanvasObserver, Ground, Writing};
+use super::executor::{Executor, Sampled, Stepped, Yield};
 use super::row::RowSpec;
 use crate::cache::{CacheSet, KvScheme};
 use crate::clock::Clock;
@@ -16,8 +20,8 @@ use crate::config::Levers;
 use crate::error::{Code, Error, Result};
 use crate::limits::CLEAR_CACHE_STEPS;
 use crate::mlx::{Array, memory, ops};
-use crate::model::Model;
-use crate::sampling::{Picks, Sampler};
+use crate::model::{Decoding, Denoising, Model};
+use crate::sampling::{NoiseSource, Picks, Sampler, SeededNoise};
 use crate::telemetry::MemorySnapshot;
 
 /// Sees the ids of the rows of a forward, and the logits `[B, V]` that their next tokens are sampled
@@ -33,7 +37,16 @@ pub struct MlxExecutor {
     steps: u64,
     levers: Levers,
     observer: Option<LogitsObserver>,
+    /// Of a model that writes in blocks, in place of the batch.
+    block_row: Option<BlockRow>,
+    /// The rules that such a model is run by, its own ones unless others were asked for.
+    denoising: Option<Denoising>,
+    noise: NoiseMaker,
+    canvas_observer: Option<CanvasObserver>,
 }
+
+/// Makes a row's noise, given its seed.
+pub type NoiseMaker = Box<dyn FnMut(u64) -> Box<dyn NoiseSource>>;
 
 /// A row that has not joined: its own caches, and token 0 once it is sampled.
 #[derive(Debug)]
@@ -41,6 +54,8 @@ pub struct SoloRow {
     row: Row,
     caches: CacheSet,
     current: Option<u32>,
+    /// Of a row that writes in blocks.
+    writing: Option<Writing>,
 }
 
 /// The running batch: row i of the rows, of the caches and of the register belong together.
@@ -70,8 +85,40 @@ enum Register {
 impl MlxExecutor {
     /// An executor for `model`, whose weights take `weights_bytes`. KV caches stay plain.
     pub fn new(model: Box<dyn Model>, weights_bytes: u64) -> Self {
-        let (scheme, levers) = (KvScheme::Plain, Levers::default());
-        Self { model, scheme, weights_bytes, batch: None, steps: 0, levers, observer: None }
+        let denoising = match model.decoding() {
+            Decoding::NextToken => None,
+            Decoding::BlockDiffusion(blocks) => Some(*blocks.denoising()),
+        };
+        Self {
+            model,
+            scheme: KvScheme::Plain,
+            weights_bytes,
+            batch: None,
+            steps: 0,
+            levers: Levers::default(),
+            observer: None,
+            block_row: None,
+            denoising,
+            noise: Box::new(|seed| Box::new(SeededNoise(seed))),
+            canvas_observer: None,
+        }
+    }
+
+    /// Denoises by other rules than the checkpoint's. It concerns models that write in blocks.
+    #[must_use]
+    pub fn with_denoising(self, denoising: Denoising) -> Self {
+        Self { denoising: self.denoising.map(|_| denoising), ..self }
+    }
+
+    /// Takes noise from elsewhere than [`SeededNoise`].
+    #[must_use]
+    pub fn with_noise(self, noise: NoiseMaker) -> Self {
+        Self { noise, ..self }
+    }
+
+    /// Shows every forward over a canvas to `observer`.
+    pub fn observe_canvases(&mut self, observer: CanvasObserver) {
+        self.canvas_observer = Some(observer);
     }
 
     /// Stores KV caches as `scheme` says, which must fit the model's layers.
@@ -125,11 +172,49 @@ impl MlxExecutor {
         let began = clock.now();
         ops::start_evaluation(sampled.arrays())?;
         let dispatching = clock.now().saturating_sub(began);
-        self.steps += 1;
-        if self.steps.is_multiple_of(CLEAR_CACHE_STEPS) {
-            memory::clear_cache()?;
-        }
+        self.count_step()?;
         Ok((std::mem::replace(&mut batch.register, Register::InFlight(sampled)), dispatching))
+    }
+
+    /// One forward of the row that writes in blocks. Reading what it found is all that it waits for.
+    fn step_block(&mut self, clock: &Clock) -> Result<Stepped> {
+        let (Decoding::BlockDiffusion(blocks), Some(denoising)) =
+            (self.model.decoding(), &self.denoising)
+        else {
+            return Err(Error::new(Code::Internal, "a block of a model that writes none"));
+        };
+        let mut ground = Ground {
+            model: &*self.model,
+            blocks,
+            denoising,
+            scheme: &self.scheme,
+            observer: self.canvas_observer.as_mut(),
+            clock,
+            waited: Duration::ZERO,
+        };
+        let row = self.block_row.as_mut();
+        let row = row.ok_or_else(|| Error::new(Code::Internal, "a step without rows"))?;
+        let sampled = row.step(&mut ground)?;
+        let waited = ground.waited;
+        self.count_step()?;
+        Ok(Stepped { sampled, waited, ..Stepped::default() })
+    }
+
+    fn count_step(&mut self) -> Result<()> {
+        self.steps += 1;
+        match self.steps.is_multiple_of(CLEAR_CACHE_STEPS) {
+            true => memory::clear_cache(),
+            false => Ok(()),
+        }
+    }
+
+    fn join_alone(&mut self, row: Row, caches: CacheSet, writing: Writing) -> Result<()> {
+        if self.block_row.is_some() {
+            return Err(Error::new(Code::Internal, "a row joins one that writes in blocks"));
+        }
+        let Row { id, sampler } = row;
+        self.block_row = Some(BlockRow { id, sampler, caches, writing });
+        Ok(())
     }
 
     fn running(&mut self) -> Result<&mut Batch> {
@@ -140,10 +225,22 @@ impl MlxExecutor {
 impl Executor for MlxExecutor {
     type Solo = SoloRow;
 
+    fn yields(&self) -> Yield {
+        match self.denoising {
+            None => Yield::TokenPerStep,
+            Some(_) => Yield::Blocks,
+        }
+    }
+
     fn open(&mut self, spec: &RowSpec) -> Result<SoloRow> {
-        let sampler = Sampler::new(spec.sampling.clone(), &spec.prompt, rand::rng().random());
+        let fresh_seed = rand::rng().random();
+        let sampler = Sampler::new(spec.sampling.clone(), &spec.prompt, fresh_seed);
+        let writing = self.denoising.is_some().then(|| {
+            let seed = spec.sampling.seed.unwrap_or(fresh_seed);
+            Writing::new((self.noise)(seed), spec.max_tokens)
+        });
         let row = Row { id: spec.id.clone(), sampler };
-        Ok(SoloRow { row, caches: self.model.new_caches(), current: None })
+        Ok(SoloRow { row, caches: self.model.new_caches(), current: None, writing })
     }
 
     fn prefill(&mut self, solo: &mut SoloRow, tokens: &[u32]) -> Result<()> {
@@ -164,7 +261,10 @@ impl Executor for MlxExecutor {
     }
 
     fn join(&mut self, solo: SoloRow) -> Result<()> {
-        let SoloRow { row, caches, current } = solo;
+        let SoloRow { row, caches, current, writing } = solo;
+        if let Some(writing) = writing {
+            return self.join_alone(row, caches, writing);
+        }
         let current = current.ok_or_else(|| Error::new(Code::Internal, "a row joins too early"))?;
         match &mut self.batch {
             None => {
@@ -191,6 +291,9 @@ impl Executor for MlxExecutor {
     }
 
     fn step(&mut self, clock: &Clock) -> Result<Stepped> {
+        if self.denoising.is_some() {
+            return self.step_block(clock);
+        }
         let mut batch =
             self.batch.take().ok_or_else(|| Error::new(Code::Internal, "a step without rows"))?;
         let (fed, dispatching) = self.dispatch(&mut batch, clock)?;
@@ -221,7 +324,7 @@ impl Executor for MlxExecutor {
 
     fn filter(&mut self, keep: &[usize]) -> Result<()> {
         if keep.is_empty() {
-            self.batch = None;
+            self.reset();
             return Ok(());
         }
         let batch = self.running()?;
@@ -238,6 +341,7 @@ impl Executor for MlxExecutor {
 
     fn reset(&mut self) {
         self.batch = None;
+        self.block_row = None;
     }
 
     fn solo_kv_bytes(&self, solo: &SoloRow) -> u64 {
@@ -245,7 +349,9 @@ impl Executor for MlxExecutor {
     }
 
     fn batch_kv_bytes(&self) -> u64 {
-        self.batch.as_ref().map_or(0, |batch| batch.caches.bytes())
+        let batch = self.batch.iter().map(|batch| &batch.caches);
+        let caches = batch.chain(self.block_row.iter().map(|row| &row.caches));
+        caches.map(CacheSet::bytes).sum()
     }
 
     fn memory(&self) -> MemorySnapshot {

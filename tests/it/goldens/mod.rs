@@ -4,6 +4,7 @@
 mod continuation;
 mod continued;
 mod dense;
+mod diffusion;
 mod embeddings;
 mod gemma;
 mod gemma4;

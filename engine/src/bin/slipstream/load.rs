@@ -11,7 +11,7 @@ use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::gateway::{ModelCapabilities, ModelCard, RowThread};
 use slipstream_engine::mlx::thread::RebuildPause;
 use slipstream_engine::mlx::{BackEnd, Device, Dtype, ReadProgress, fused};
-use slipstream_engine::model::{self, LoadOptions, Loaded};
+use slipstream_engine::model::{self, Decoding, LoadOptions, Loaded};
 use slipstream_engine::sampling::{SamplingOverrides, SamplingParams};
 use slipstream_engine::scheduler::MlxExecutor;
 use tracing::{info, warn};
@@ -101,6 +101,7 @@ impl ModelArguments {
         let options = LoadOptions { dtype: self.dtype.dtype(), back_end };
         let loaded = model::load_with_progress(&self.model, options, &mut quarters())?;
         let scheme = self.kv.scheme(&self.model, &loaded)?;
+        check_blocks(&loaded, &scheme)?;
         if back_end != BackEnd::Cpu && !levers.no_compile {
             fuse_gates(loaded.dtype);
         }
@@ -146,6 +147,7 @@ impl ModelArguments {
             kv_scheme: scheme.name(),
             capabilities: ModelCapabilities {
                 serial_because: model_reason.into_iter().chain(scheme.serial_reason()).collect(),
+                writes_blocks: matches!(loaded.model.decoding(), Decoding::BlockDiffusion(_)),
                 ..ModelCapabilities::default()
             },
             sampling_defaults: serving.sampling.over(&of_model.over(&SamplingParams::default())),
@@ -234,6 +236,20 @@ fn dtype_name(dtype: Dtype) -> &'static str {
         Dtype::Bfloat16 => "bfloat16",
         Dtype::Float16 => "float16",
         _ => "other",
+    }
+}
+
+/// # Errors
+/// `InvalidRequest` for quantized KV caches of a model that writes in blocks: no oracle says what a canvas
+/// makes of them.
+fn check_blocks(loaded: &Loaded, scheme: &KvScheme) -> Result<()> {
+    match (loaded.model.decoding(), scheme) {
+        (Decoding::NextToken, _) | (_, KvScheme::Plain) => Ok(()),
+        (Decoding::BlockDiffusion(_), scheme) => {
+            let (model_type, name) = (loaded.family.model_type, scheme.name());
+            let message = format!("KV caches of a `{model_type}` cannot be quantized as {name}");
+            Err(Error::new(Code::InvalidRequest, message).with_hint("`--kv-quant off`"))
+        }
     }
 }
 

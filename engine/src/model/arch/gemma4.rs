@@ -12,9 +12,9 @@
 
 mod checkpoint;
 mod experts;
-mod layer;
+pub(super) mod layer;
 mod per_layer;
-mod plan;
+pub(super) mod plan;
 
 use self::layer::Layer;
 use self::per_layer::PerLayerInputs;

@@ -1,5 +1,6 @@
 //! One file per architecture: how its checkpoints become a [`Model`](super::Model).
 
+pub mod diffusion_gemma;
 pub mod gemma;
 pub mod gemma2;
 pub mod gemma3;

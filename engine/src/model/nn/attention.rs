@@ -2,7 +2,7 @@
 
 use super::attend::{Scoring, attend};
 use super::{Linear, QueryScale, RmsNorm, Rope};
-use crate::cache::{KeyValues, LayerSlot, Positions, TokenShape};
+use crate::cache::{Columns, KeyValues, LayerSlot, Positions, TokenShape};
 use crate::error::{Code, Error, Result};
 use crate::mlx::ops::Mask;
 use crate::mlx::{Array, Weights, ops};
@@ -204,15 +204,9 @@ impl Attention {
         cache: LayerSlot<'_>,
     ) -> Result<(Array, KeyValues)> {
         let projected = self.input.forward(x, self.shape)?;
-        let Some((keys, values)) = &projected.keys_and_values else {
-            return Err(Error::new(Code::Internal, "a block without keys was to write a cache"));
-        };
-        let kv_heads = self.shape.kv_heads;
-        let keys = self.heads(keys, kv_heads, |norms| norms.key.as_ref())?;
-        let keys = self.options.rope.forward(&keys, &positions.offset)?;
-        let values = self.heads(values, kv_heads, |norms| norms.value.as_ref())?;
+        let new = self.own_columns(&projected, positions)?;
         let mask = cache.mask(positions)?;
-        let seen = cache.update(keys, values)?;
+        let seen = cache.write(&new)?;
         Ok((self.attend(&projected, positions, &seen, mask)?, seen))
     }
 
@@ -229,6 +223,38 @@ impl Attention {
         mask: &Mask,
     ) -> Result<Array> {
         self.attend(&self.input.forward(x, self.shape)?, positions, seen, mask)
+    }
+
+    /// Applies the block to `[1, L, hidden]`, whose tokens see one another and `before`, all of it
+    /// alike. Nothing is written.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub fn forward_beside(
+        &self,
+        x: &Array,
+        positions: &Positions,
+        before: Option<&KeyValues>,
+    ) -> Result<Array> {
+        let projected = self.input.forward(x, self.shape)?;
+        let own = self.own_columns(&projected, positions)?.in_form_of(before)?;
+        let seen = match before {
+            Some(before) => before.zip(&own, Columns::then)?,
+            None => own,
+        };
+        self.attend(&projected, positions, &seen, &Mask::None)
+    }
+
+    /// Keys, turned, and values `[B, H, L, D]`.
+    fn own_columns(&self, projected: &Projected, positions: &Positions) -> Result<KeyValues> {
+        let Some((keys, values)) = &projected.keys_and_values else {
+            return Err(Error::new(Code::Internal, "a block without keys was asked for some"));
+        };
+        let kv_heads = self.shape.kv_heads;
+        let keys = self.heads(keys, kv_heads, |norms| norms.key.as_ref())?;
+        let keys = self.options.rope.forward(&keys, &positions.offset)?;
+        let values = self.heads(values, kv_heads, |norms| norms.value.as_ref())?;
+        Ok(KeyValues::plain(keys, values))
     }
 
     fn attend(

@@ -55,6 +55,27 @@ impl Embedding {
         }
     }
 
+    /// The vectors' means, weighted by the softmax of `logits` `[B, L, vocabulary]`:
+    /// `[B, L, hidden]`. A dense table's softmax is taken of logits in the table's type, a packed one's in
+    /// their own (mlx-vlm 0.7.10, `diffusion_gemma/language.py`).
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub fn mean(&self, logits: &Array) -> Result<Array> {
+        let mean = match &self.table {
+            Matrix::Dense { weight, .. } => {
+                ops::softmax_last(&logits.as_dtype(weight.dtype())?)?.matmul(weight)?
+            }
+            Matrix::Packed(table) => {
+                table.mix_rows(&ops::softmax_last(logits)?.as_dtype(self.dtype)?)?
+            }
+        };
+        match self.factor {
+            Some(factor) => ops::scale(&mean, factor),
+            None => Ok(mean),
+        }
+    }
+
     /// The tied head: vectors `[B, L, hidden]` to logits `[B, L, vocabulary]`.
     ///
     /// # Errors

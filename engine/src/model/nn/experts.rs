@@ -163,7 +163,7 @@ fn load_dense(weights: &mut Weights, path: &str, shape: [i32; 3]) -> Result<Arra
 
 /// Brings experts that a checkpoint holds under `source` in another layout to stacks under `target`:
 /// one by one (`source.N.gate_proj.weight`), or with gate and up in one (`source.gate_up_proj`, the gate
-/// first, and `source.down_proj`). What is stacked already stays.
+/// first, and `source.down_proj`, each maybe packed). What is stacked already stays.
 ///
 /// # Errors
 /// `BadModel` naming the expert's tensor that is missing, or does not halve.
@@ -182,23 +182,32 @@ pub fn stack_experts(
             }
         }
     }
-    let fused = format!("{source}.gate_up_proj");
-    if weights.contains(&fused) {
-        let both = weights.detach(&fused)?;
-        let [_, rows, _] = both.shape() else { return Err(cannot_halve(&fused, &both)) };
-        let (rows, half) = (*rows, rows / 2);
-        if rows % 2 != 0 {
-            return Err(cannot_halve(&fused, &both));
+    for (end, part) in
+        [("", "weight"), (".weight", "weight"), (".scales", "scales"), (".biases", "biases")]
+    {
+        let fused = format!("{source}.gate_up_proj{end}");
+        if weights.contains(&fused) {
+            halve(weights, &fused, |name| format!("{target}.{name}.{part}"))?;
         }
-        for (name, start, stop) in [("gate_proj", 0, half), ("up_proj", half, rows)] {
-            let part = experts::rows_of_each(&both, start, stop)?;
-            put_now(weights, format!("{target}.{name}.weight"), part)?;
+        let down = format!("{source}.down_proj{end}");
+        if source != target && weights.contains(&down) {
+            let stack = weights.detach(&down)?;
+            weights.put(format!("{target}.down_proj.{part}"), stack);
         }
     }
-    let down = format!("{source}.down_proj");
-    if weights.contains(&down) {
-        let stack = weights.detach(&down)?;
-        weights.put(format!("{target}.down_proj.weight"), stack);
+    Ok(())
+}
+
+/// Parts the stack `fused` into the gate's rows and those of what it gates.
+fn halve(weights: &mut Weights, fused: &str, name_of: impl Fn(&str) -> String) -> Result<()> {
+    let both = weights.detach(fused)?;
+    let [_, rows, _] = both.shape() else { return Err(cannot_halve(fused, &both)) };
+    let (rows, half) = (*rows, rows / 2);
+    if rows % 2 != 0 {
+        return Err(cannot_halve(fused, &both));
+    }
+    for (name, start, stop) in [("gate_proj", 0, half), ("up_proj", half, rows)] {
+        put_now(weights, name_of(name), experts::rows_of_each(&both, start, stop)?)?;
     }
     Ok(())
 }

@@ -16,9 +16,9 @@ use crate::model::nn::{
 
 /// One layer.
 #[derive(Debug)]
-pub(super) struct Layer {
+pub(in crate::model::arch) struct Layer {
     /// The layer whose columns it attends to; `None` when it has its own.
-    pub(super) source: Option<usize>,
+    pub(in crate::model::arch) source: Option<usize>,
     window: Option<Window>,
     attention_norm: RmsNorm,
     attention: Attention,
@@ -34,7 +34,7 @@ pub(super) struct Layer {
 
 impl Layer {
     /// Takes the tensors of the layer at `path`.
-    pub(super) fn load(
+    pub(in crate::model::arch) fn load(
         config: &ModelConfig,
         weights: &mut Weights,
         path: &str,
@@ -69,7 +69,7 @@ impl Layer {
     }
 
     /// An empty cache for one row, if the layer has one.
-    pub(super) fn new_cache(&self) -> Option<LayerCache> {
+    pub(in crate::model::arch) fn new_cache(&self) -> Option<LayerCache> {
         match (self.source, self.window) {
             (Some(_), _) => None,
             (None, None) => Some(LayerCache::Full(FullCache::new())),
@@ -78,7 +78,7 @@ impl Layer {
     }
 
     /// What that cache keeps of one token.
-    pub(super) fn token_shape(&self) -> Option<TokenShape> {
+    pub(in crate::model::arch) fn token_shape(&self) -> Option<TokenShape> {
         self.source.is_none().then(|| self.attention.token_shape())
     }
 
@@ -86,7 +86,7 @@ impl Layer {
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.
-    pub(super) fn attend(
+    pub(in crate::model::arch) fn attend(
         &self,
         x: &Array,
         positions: &Positions,
@@ -99,7 +99,7 @@ impl Layer {
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.
-    pub(super) fn attend_over(
+    pub(in crate::model::arch) fn attend_over(
         &self,
         x: &Array,
         positions: &Positions,
@@ -109,11 +109,44 @@ impl Layer {
         self.attention.forward_over(&self.attention_norm.forward(x)?, positions, seen, mask)
     }
 
+    /// Attention of `x` `[1, L, hidden]` in which its tokens see one another and `before`, all of it
+    /// alike. Nothing is written.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub(in crate::model::arch) fn attend_beside(
+        &self,
+        x: &Array,
+        positions: &Positions,
+        before: Option<&KeyValues>,
+    ) -> Result<Array> {
+        self.attention.forward_beside(&self.attention_norm.forward(x)?, positions, before)
+    }
+
     /// The rest of the layer, for what came in, what it attended to and its own input.
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.
-    pub(super) fn feed(&self, x: &Array, attended: &Array, input: Option<&Array>) -> Result<Array> {
+    pub(in crate::model::arch) fn feed(
+        &self,
+        x: &Array,
+        attended: &Array,
+        input: Option<&Array>,
+    ) -> Result<Array> {
+        self.feed_times(&self.scalar, x, attended, input)
+    }
+
+    /// The same with `scalar` `[1]` for the layer's own.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub(in crate::model::arch) fn feed_times(
+        &self,
+        scalar: &Array,
+        x: &Array,
+        attended: &Array,
+        input: Option<&Array>,
+    ) -> Result<Array> {
         let x = x.add(self.attended_norm.forward(attended)?)?;
         let dense = self.mlp.forward(&self.mlp_norm.forward(&x)?)?;
         let fed = match &self.experts {
@@ -125,7 +158,7 @@ impl Layer {
             (Some(gate), Some(input)) => x.add(gate.forward(&x, input)?)?,
             (None, _) | (_, None) => x,
         };
-        Ok(x.multiply(&self.scalar)?)
+        Ok(x.multiply(scalar)?)
     }
 }
 

@@ -18,21 +18,21 @@ const LOGIT_CAP_DEFAULT: f32 = 30.0;
 
 /// The model.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) hidden: i32,
-    pub(super) vocabulary: i32,
-    pub(super) epsilon: f32,
-    pub(super) layers: Vec<LayerPlan>,
+pub(in crate::model::arch) struct Plan {
+    pub(in crate::model::arch) hidden: i32,
+    pub(in crate::model::arch) vocabulary: i32,
+    pub(in crate::model::arch) epsilon: f32,
+    pub(in crate::model::arch) layers: Vec<LayerPlan>,
     pub(super) per_layer: Option<PerLayerSize>,
     pub(super) experts: Option<ExpertsPlan>,
     /// Whether the embedding is the head too.
     pub(super) tied: bool,
-    pub(super) logit_cap: Option<f32>,
+    pub(in crate::model::arch) logit_cap: Option<f32>,
 }
 
 /// One layer.
 #[derive(Debug)]
-pub(super) struct LayerPlan {
+pub(in crate::model::arch) struct LayerPlan {
     /// How far it sees; `None` is everything.
     pub(super) window: Option<Window>,
     /// The layer whose columns it attends to; `None` when it has its own.
@@ -64,7 +64,7 @@ pub(super) struct ExpertsPlan {
 impl Plan {
     /// # Errors
     /// `BadModel` when a field is missing or does not fit.
-    pub(super) fn of_config(config: &ModelConfig) -> Result<Self> {
+    pub(in crate::model::arch) fn of_config(config: &ModelConfig) -> Result<Self> {
         refuse_other_kinds(config)?;
         Ok(Self {
             hidden: config.count("hidden_size")?,

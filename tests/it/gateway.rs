@@ -1,8 +1,8 @@
 //! The gateway over the production scheduler, in one thread and in virtual time.
 //!
-//! A seed chooses requests, when they arrive, when their clients leave and which executor calls fail.
-//! Each request is refused with a reason, or its text is held against the naive model's, cut at the
-//! first stop string, and it ends exactly once. Afterwards nothing is live and every place in the
+//! A seed chooses requests, when they arrive, when their clients leave, when somebody ends them from
+//! outside and which executor calls fail. Each request is refused with a reason, or its text is held
+//! against the naive model's, cut at the first stop string, and it ends exactly once. Afterwards nothing is live and every place in the
 //! queue is free again.
 
 use std::num::NonZeroUsize;
@@ -60,6 +60,10 @@ impl Rows for Inbox {
 struct Client {
     arrives: u64,
     leaves: Option<u64>,
+    /// When somebody asks for its end.
+    cancelled: Option<u64>,
+    /// Whether it was live then.
+    was_cancelled: bool,
     request: GenerateRequest,
     generation: Option<Generation>,
     text: String,
@@ -136,6 +140,10 @@ impl World {
             if client.leaves == Some(tick) {
                 client.generation = None;
             }
+            if client.cancelled == Some(tick) {
+                client.was_cancelled = self.engine.cancel(&client.request.id);
+                assert_eq!(client.was_cancelled, client.generation.is_some());
+            }
             if client.arrives == tick {
                 let asked = self.engine.generate(client.request.clone()).now_or_never();
                 match asked.expect("short prompts are read at once") {
@@ -148,12 +156,22 @@ impl World {
 
     fn check(&self, client: &Client) {
         let (expected, reason) = self.expected(&client.request);
+        if let (true, Some(Ok((FinishReason::Cancelled, _)))) = (client.was_cancelled, &client.end)
+        {
+            // What was held back in case a stop string began there is said too; half a character is not.
+            let said = client.text.trim_end_matches('\u{FFFD}');
+            let (naive, _) = self.naive(&client.request);
+            assert!(naive.starts_with(said), "{said:?} of {naive:?}");
+            return;
+        }
         if client.leaves.is_some_and(|leaves| leaves > client.arrives) && client.end.is_none() {
             assert!(expected.starts_with(&client.text), "{:?} of {expected:?}", client.text);
             return;
         }
         match client.end.as_ref().expect("whoever stayed heard an end") {
             Ok((heard, usage)) => {
+                let stopped = client.request.stop.iter().any(|stop| !stop.is_empty());
+                assert!(!client.was_cancelled || stopped, "{heard:?} after a cancellation");
                 assert_eq!((client.text.as_str(), *heard), (expected.as_str(), reason));
                 assert!(usage.generated_tokens > 0);
             }
@@ -174,6 +192,17 @@ impl World {
 
     /// The naive model's text up to the first stop string, and why it ends there.
     fn expected(&self, request: &GenerateRequest) -> (String, FinishReason) {
+        let (text, reason) = self.naive(request);
+        let stops = request.stop.iter().filter_map(|stop| text.find(stop));
+        match (stops.min(), reason) {
+            (Some(stop), _) => (text[..stop].to_owned(), FinishReason::Stop),
+            (None, scheduler::FinishReason::Stop) => (text, FinishReason::Stop),
+            (None, _) => (text, FinishReason::Length),
+        }
+    }
+
+    /// The naive model's text, stop strings and all.
+    fn naive(&self, request: &GenerateRequest) -> (String, scheduler::FinishReason) {
         let Prompt::Tokens(prompt) = &request.prompt else { panic!("prompts are tokens") };
         let room = CONTEXT_TOKENS.saturating_sub(prompt.len());
         let max_tokens = request.max_tokens.map_or(room, |most| most.get().min(room));
@@ -181,12 +210,7 @@ impl World {
         spec.stop_tokens = self.tokenizer.stop_tokens();
         let naive = answer(&spec);
         let text = self.tokenizer.decode(&naive.tokens).expect("all ids are in the vocabulary");
-        let stops = request.stop.iter().filter_map(|stop| text.find(stop));
-        match (stops.min(), naive.reason) {
-            (Some(stop), _) => (text[..stop].to_owned(), FinishReason::Stop),
-            (None, scheduler::FinishReason::Stop) => (text, FinishReason::Stop),
-            (None, _) => (text, FinishReason::Length),
-        }
+        (text, naive.reason)
     }
 
     /// As many requests as ever are accepted again, if any row fits: no end kept its place.
@@ -248,7 +272,17 @@ fn client(random: &mut Random, id: usize) -> Client {
         ..GenerateRequest::new(id.to_string(), Prompt::Tokens(prompt))
     };
     let leaves = random.once_in(4).then(|| arrives + random.between(0, 25));
-    Client { arrives, leaves, request, generation: None, text: String::new(), end: None }
+    let cancelled = random.once_in(4).then(|| arrives + random.between(0, 25));
+    Client {
+        arrives,
+        leaves,
+        cancelled,
+        was_cancelled: false,
+        request,
+        generation: None,
+        text: String::new(),
+        end: None,
+    }
 }
 
 fn faults(random: &mut Random, faulty: bool) -> Vec<(Call, u64, Fault)> {

@@ -12,6 +12,8 @@ mod conversation;
 pub mod embeddings;
 mod fields;
 pub mod openai;
+#[cfg(test)]
+mod readers;
 pub mod responses;
 pub mod stats;
 mod timings;

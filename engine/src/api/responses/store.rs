@@ -177,7 +177,8 @@ impl Past for OwnPast {
         let found = self.store.find(id, self.owner.as_ref(), |kept| kept.conversation.clone());
         found.ok_or_else(|| {
             let hours = limits::RESPONSES_TTL_MS / 3_600_000;
-            let message = format!("no stored response is called `{id}`");
+            let shown: String = id.chars().take(limits::CLIENT_NAME_CHARS_MAX).collect();
+            let message = format!("no stored response is called `{shown}`");
             Error::invalid("previous_response_id", message)
                 .with_hint(format!("responses are kept for {hours} h, unless `store` is false"))
         })

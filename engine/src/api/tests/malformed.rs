@@ -60,6 +60,7 @@ fn check_shape(answer: &Answer, path: &str, words: &str, shown: &str) {
     }
     let message = body["error"]["message"].as_str().unwrap();
     assert!(message.contains(words), "{path} {shown}: {message}");
+    assert!(message.len() < 1000, "{path} {shown}: a message of {} bytes", message.len());
 }
 
 /// Bodies that are wrong whatever they are for.

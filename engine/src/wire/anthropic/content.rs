@@ -6,7 +6,7 @@ use super::request::unsupported;
 use crate::error::{Error, Result};
 use crate::wire::Fields;
 use crate::wire::conversation::Conversation;
-use crate::wire::fields::mismatch;
+use crate::wire::fields::{mismatch, shortened};
 
 /// How Claude Code begins a line about its accounting, which differs from request to request: it is not
 /// for the model, and would keep the cache from knowing the prompt again.
@@ -137,6 +137,6 @@ fn text<'a>(block: &Fields<'a>, name: &str) -> Result<&'a str> {
 
 /// The error of a block that cannot stand where it does.
 fn misplaced(block: &Fields<'_>) -> Result<Error> {
-    let (kind, path) = (kind(block)?, block.path_of("type"));
+    let (kind, path) = (shortened(kind(block)?), block.path_of("type"));
     Ok(unsupported(&path, format!("`{path}`: blocks of the type `{kind}` are not supported here")))
 }

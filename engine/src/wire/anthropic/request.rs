@@ -16,7 +16,7 @@ use crate::gateway::{
 use crate::limits;
 use crate::output::Tool;
 use crate::wire::conversation::Conversation;
-use crate::wire::fields::mismatch;
+use crate::wire::fields::{mismatch, shortened};
 use crate::wire::{Fields, openai};
 
 /// The body of `/v1/messages`.
@@ -194,7 +194,8 @@ fn tool_use(fields: &Fields<'_>) -> Result<ToolUse> {
         let tool = tool(&Fields::at(format!("tools[{index}]"), item)?)?;
         if tools.iter().any(|other| other.name == tool.name) {
             let path = format!("tools[{index}].name");
-            let message = format!("`{path}` is `{}`, as that of another tool", tool.name);
+            let name = shortened(&tool.name);
+            let message = format!("`{path}` is `{name}`, as that of another tool");
             return Err(Error::invalid(path, message));
         }
         tools.push(tool);
@@ -208,7 +209,7 @@ fn tool(fields: &Fields<'_>) -> Result<Tool> {
     match fields.text("type")? {
         None | Some("custom") => {}
         Some(kind) => {
-            let path = fields.path_of("type");
+            let (path, kind) = (fields.path_of("type"), shortened(kind));
             let message = format!("`{path}`: tools of the type `{kind}` are not supported");
             return Err(unsupported(&path, message));
         }
@@ -245,6 +246,7 @@ fn tool_choice(fields: &Fields<'_>, tools: &[Tool]) -> Result<(ToolChoice, bool)
             choice.required("name")?;
             let name = choice.text("name")?.unwrap_or_default();
             if !tools.iter().any(|tool| tool.name == name) {
+                let name = shortened(name);
                 let message = format!("`tool_choice.name` is `{name}`, and no tool is called so");
                 return Err(Error::invalid("tool_choice.name", message));
             }

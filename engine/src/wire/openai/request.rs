@@ -121,7 +121,7 @@ pub(in crate::wire) fn check_model(fields: &Fields<'_>, card: &ModelCard) -> Res
     match fields.text("model")? {
         None | Some("" | DEFAULT_MODEL | DEFAULT_MODEL_OF_MLX_LM) => Ok(()),
         Some(name) if name == card.id => Ok(()),
-        Some(name) => Err(card.not_found(name)),
+        Some(name) => Err(card.not_found(&shortened(name))),
     }
 }
 

@@ -6,7 +6,7 @@ use super::request::{Past, unsupported};
 use crate::error::{Error, Result};
 use crate::wire::Fields;
 use crate::wire::conversation::Conversation;
-use crate::wire::fields::mismatch;
+use crate::wire::fields::{mismatch, shortened};
 
 /// Adds `input`, a text or items, to `conversation`.
 pub(super) fn add(
@@ -60,12 +60,13 @@ fn item(
             let id = text(fields, "id")?;
             let path = fields.path_of("id");
             let found = past.item(id).ok_or_else(|| {
+                let id = shortened(id);
                 Error::invalid(&path, format!("`{path}`: no stored item is called `{id}`"))
             })?;
             item(conversation, &Fields::at(path, &found)?, None)
         }
         _ => {
-            let path = fields.path_of("type");
+            let (path, kind) = (fields.path_of("type"), shortened(kind));
             let message = format!("`{path}`: items of the type `{kind}` are not supported");
             Err(unsupported(&path, message))
         }
@@ -133,7 +134,7 @@ fn texts<'a>(path: &str, parts: &'a [Value], kinds: &[&str]) -> Result<Vec<&'a s
             "refusal" if kinds.contains(&"refusal") => text(&part, "refusal"),
             kind if kinds.contains(&kind) => text(&part, "text"),
             kind => {
-                let path = part.path_of("type");
+                let (path, kind) = (part.path_of("type"), shortened(kind));
                 let message =
                     format!("`{path}`: parts of the type `{kind}` are not supported here");
                 Err(unsupported(&path, message))

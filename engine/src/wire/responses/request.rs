@@ -14,7 +14,7 @@ use crate::gateway::{
 };
 use crate::output::Tool;
 use crate::wire::conversation::Conversation;
-use crate::wire::fields::mismatch;
+use crate::wire::fields::{mismatch, shortened};
 use crate::wire::{Fields, openai};
 
 /// What earlier responses left.
@@ -163,8 +163,10 @@ fn metadata(fields: &Fields<'_>) -> Result<Value> {
     let Some(metadata) = metadata else {
         return Ok(json!({}));
     };
-    for name in metadata.object().keys() {
-        metadata.text(name)?;
+    for (name, value) in metadata.object() {
+        if !value.is_string() && !value.is_null() {
+            return Err(mismatch(&metadata.path_of(&shortened(name)), "a string", value));
+        }
     }
     Ok(Value::Object(metadata.object().clone()))
 }
@@ -225,6 +227,7 @@ fn text_format(fields: &Fields<'_>) -> Result<Value> {
     match format.text("type")?.unwrap_or_default() {
         "text" => Ok(plain),
         kind => {
+            let kind = shortened(kind);
             let message = format!("`text.format` of the type `{kind}` is not supported");
             Err(unsupported("text.format", message))
         }
@@ -295,8 +298,8 @@ fn tool_use(fields: &Fields<'_>) -> Result<(ToolUse, Vec<String>)> {
         item.required("type")?;
         let kind = item.text("type")?.unwrap_or_default();
         if kind != "function" {
-            let path = item.path_of("type");
             let hosted = HOSTED_TOOLS.iter().any(|hosted| kind.starts_with(hosted));
+            let (path, kind) = (item.path_of("type"), shortened(kind));
             if !hosted {
                 let message = format!("`{path}`: tools of the type `{kind}` are not supported");
                 return Err(unsupported(&path, message));
@@ -307,7 +310,8 @@ fn tool_use(fields: &Fields<'_>) -> Result<(ToolUse, Vec<String>)> {
         let tool = tool(&item)?;
         if tools.iter().any(|other| other.name == tool.name) {
             let path = item.path_of("name");
-            let message = format!("`{path}` is `{}`, as that of another tool", tool.name);
+            let name = shortened(&tool.name);
+            let message = format!("`{path}` is `{name}`, as that of another tool");
             return Err(Error::invalid(path, message));
         }
         tools.push(tool);
@@ -355,6 +359,7 @@ fn tool_choice(fields: &Fields<'_>, tools: &[Tool]) -> Result<ToolChoice> {
     match named.text("type")?.unwrap_or_default() {
         "function" => {}
         kind => {
+            let kind = shortened(kind);
             let message = format!("`tool_choice` of the type `{kind}` is not supported");
             return Err(unsupported("tool_choice", message));
         }
@@ -364,6 +369,7 @@ fn tool_choice(fields: &Fields<'_>, tools: &[Tool]) -> Result<ToolChoice> {
     if tools.iter().any(|tool| tool.name == name) {
         Ok(ToolChoice::Named(name.to_owned()))
     } else {
+        let name = shortened(name);
         let message = format!("`tool_choice.name` is `{name}`, and no function is called so");
         Err(Error::invalid("tool_choice.name", message))
     }

@@ -1,5 +1,6 @@
 //! A client in memory: it remembers all that it heard, and may leave.
 
+use slipstream_engine::sampling::TokenLogprobs;
 use slipstream_engine::scheduler::{
     EventReceiver, EventSender, Executor, FinishReason, RowEvent, RowSpec, RowUsage, Scheduler,
     event_channel,
@@ -11,6 +12,8 @@ pub struct Client {
     receiver: Option<EventReceiver>,
     prefilled: Option<RowEvent>,
     tokens: Vec<u32>,
+    /// Of the tokens that told any.
+    logprobs: Vec<TokenLogprobs>,
     end: Option<RowEvent>,
 }
 
@@ -42,7 +45,9 @@ impl Client {
     pub fn new(max_tokens: usize) -> (Self, EventSender) {
         let (events, receiver) = event_channel(max_tokens);
         let receiver = Some(receiver);
-        (Self { receiver, prefilled: None, tokens: Vec::new(), end: None }, events)
+        let client =
+            Self { receiver, prefilled: None, tokens: Vec::new(), logprobs: Vec::new(), end: None };
+        (client, events)
     }
 
     /// Takes in what has arrived.
@@ -74,6 +79,11 @@ impl Client {
         &self.tokens
     }
 
+    /// What the tokens told of their log-probabilities, if they were asked to.
+    pub fn logprobs(&self) -> &[TokenLogprobs] {
+        &self.logprobs
+    }
+
     /// What it heard of its prompt, if that is done.
     pub fn prefilled(&self) -> Option<&RowEvent> {
         self.prefilled.as_ref()
@@ -99,9 +109,10 @@ impl Client {
                 assert!(self.prefilled.is_none() && self.tokens.is_empty(), "{first:?} came late");
                 self.prefilled = Some(first);
             }
-            RowEvent::Token(token) => {
+            RowEvent::Token(sampled) => {
                 assert!(self.prefilled.is_some(), "a token came before the prompt was done");
-                self.tokens.push(token);
+                self.tokens.push(sampled.token);
+                self.logprobs.extend(sampled.logprobs.map(|told| *told));
             }
             end @ (RowEvent::Finished { .. } | RowEvent::Failed(_)) => self.end = Some(end),
         }

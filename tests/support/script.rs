@@ -270,7 +270,7 @@ impl ScriptedExecutor {
 
     fn read(&self) -> Vec<Sampled> {
         match self.in_flight {
-            true => self.batch.iter().map(|row| Sampled { token: row.next }).collect(),
+            true => self.batch.iter().map(|row| Sampled::from(row.next)).collect(),
             false => Vec::new(),
         }
     }
@@ -329,7 +329,7 @@ impl Executor for ScriptedExecutor {
         solo.feed(tokens);
         let token = solo.memory.next_token();
         solo.first = Some(token);
-        Ok(Sampled { token })
+        Ok(Sampled::from(token))
     }
 
     fn join(&mut self, solo: Solo) -> Result<()> {

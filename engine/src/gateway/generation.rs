@@ -151,7 +151,7 @@ impl Generation {
                 self.prefill = Prefill { cached_tokens, queue_ms, prefill_ms };
                 Ok(())
             }
-            RowEvent::Token(token) => self.take_token(token),
+            RowEvent::Token(sampled) => self.take_token(sampled.token),
             RowEvent::Finished { reason, usage } => self.finish(reason, &usage),
             RowEvent::Failed(error) => Err(error),
         }

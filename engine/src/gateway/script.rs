@@ -144,7 +144,7 @@ async fn play(
                 if spec.stop_tokens.contains(&token) {
                     return events.send(finished(FinishReason::Stop, generated));
                 }
-                if !events.send(RowEvent::Token(token)) {
+                if !events.send(RowEvent::Token(token.into())) {
                     return false;
                 }
                 if generated == spec.max_tokens {

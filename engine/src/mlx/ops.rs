@@ -322,6 +322,30 @@ pub fn int_vector(values: &[i32]) -> Array {
     Array::from_slice(values, &[axis_index(values.len())])
 }
 
+/// A vector of token ids, or of other numbers that are never negative.
+pub fn token_vector(tokens: &[u32]) -> Array {
+    Array::from_slice(tokens, &[axis_index(tokens.len())])
+}
+
+/// A vector of `dtype`, rounded to it here.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn vector(values: &[f32], dtype: Dtype) -> Result<Array> {
+    let shape = [axis_index(values.len())];
+    match dtype {
+        Dtype::Bfloat16 => {
+            let values: Vec<bf16> = values.iter().map(|value| bf16::from_f32(*value)).collect();
+            Ok(Array::from_slice(&values, &shape))
+        }
+        Dtype::Float16 => {
+            let values: Vec<f16> = values.iter().map(|value| f16::from_f32(*value)).collect();
+            Ok(Array::from_slice(&values, &shape))
+        }
+        dtype => Ok(Array::from_slice(values, &shape).as_dtype(dtype)?),
+    }
+}
+
 /// Token ids as `[rows, columns]`, row after row.
 pub fn token_matrix(tokens: &[u32], rows: usize) -> Array {
     let columns = tokens.len() / rows.max(1);
@@ -451,6 +475,70 @@ pub fn between(array: &Array, low: f32, high: f32) -> Result<Array> {
 /// `EngineFailed` with MLX's text.
 pub fn above(array: &Array, bound: f32) -> Result<Array> {
     Ok(array.gt(scalar(bound, array.dtype())?)?)
+}
+
+/// Where `array < bound`.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn below(array: &Array, bound: f32) -> Result<Array> {
+    Ok(array.lt(scalar(bound, array.dtype())?)?)
+}
+
+/// The least value above `bound` of the last axis, which is kept; infinity where none is.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn least_above(array: &Array, bound: f32) -> Result<Array> {
+    let infinity = scalar(f32::INFINITY, array.dtype())?;
+    let candidates = mlx_rs::ops::select(above(array, bound)?, array, infinity)?;
+    Ok(candidates.min_axis(-1, true)?)
+}
+
+/// Softmax over the last axis, as MLX makes it unless asked for more precision.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn probabilities(array: &Array) -> Result<Array> {
+    Ok(mlx_rs::ops::softmax_axis(array, -1, false)?)
+}
+
+/// A vector with `values` at `indices`; an index that occurs twice must come with the same value.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn put(vector: &Array, indices: &Array, values: &Array) -> Result<Array> {
+    Ok(vector.put_along_axis(indices, values, 0)?)
+}
+
+/// `array` with the values of `original` at `indices` of the last axis.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn put_back(array: &Array, indices: &Array, original: &Array) -> Result<Array> {
+    let values = original.take_along_axis(indices, -1)?;
+    Ok(array.put_along_axis(indices, &values, -1)?)
+}
+
+/// A vector with `values` added at `indices`, one after the other where an index occurs twice.
+///
+/// # Errors
+/// `EngineFailed` when indices and values differ in number.
+pub fn scatter_add(vector: &Array, indices: &Array, values: &Array) -> Result<Array> {
+    let stream = Stream::thread_local_or_default();
+    new_array("adding at indices", |result| {
+        // SAFETY: the handles outlive the call.
+        unsafe {
+            mlx_sys::mlx_scatter_add_axis(
+                result,
+                vector.as_ptr(),
+                indices.as_ptr(),
+                values.as_ptr(),
+                0,
+                stream.as_ptr(),
+            )
+        }
+    })
 }
 
 /// `chosen` where `condition` is true, else `other`.
@@ -602,6 +690,13 @@ pub fn read_f32(array: &Array) -> Result<Vec<f32>> {
 /// `EngineFailed` with MLX's text.
 pub fn random_key(seed: u64, index: u64) -> Result<Array> {
     Ok(mlx_rs::random::key(mix(seed, index))?)
+}
+
+/// A number from 0 (possible) to 1 (not possible): a function of `seed` and `index` alone, which tells
+/// nothing of the draw with [`random_key`] of the same two.
+pub fn random_unit(seed: u64, index: u64) -> f32 {
+    // The upper 24 bits are as many as f32 holds exactly.
+    (mix(!seed, index) >> 40) as f32 / (1u32 << 24) as f32
 }
 
 /// Draws from unnormalized log-probabilities `[.., V]` with `key`.

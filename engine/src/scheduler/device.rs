@@ -17,7 +17,7 @@ use crate::error::{Code, Error, Result};
 use crate::limits::CLEAR_CACHE_STEPS;
 use crate::mlx::{Array, memory, ops};
 use crate::model::Model;
-use crate::sampling::Sampler;
+use crate::sampling::{Picks, Sampler};
 use crate::telemetry::MemorySnapshot;
 
 /// Sees the ids of the rows of a forward, and the logits `[B, V]` that their next tokens are sampled
@@ -63,8 +63,8 @@ struct Row {
 enum Register {
     /// Read and emitted.
     Known(Vec<u32>),
-    /// `[B]`, dispatched and not yet read.
-    InFlight(Array),
+    /// Dispatched and not yet read.
+    InFlight(Picks),
 }
 
 impl MlxExecutor {
@@ -91,14 +91,16 @@ impl MlxExecutor {
         self.observer = Some(observer);
     }
 
-    /// Runs tokens `[B, L]` of `rows` and samples the next one of each: `[B]`. Afterwards caches convert,
-    /// when it is time (mlx-lm 0.32.2, `generate_step`: after each chunk and each step).
+    /// Runs tokens `[B, L]` of `rows` and samples the next one of each. `in_flight` are the same tokens
+    /// `[B]`, if they were not read. Afterwards caches convert, when it is time (mlx-lm 0.32.2,
+    /// `generate_step`: after each chunk and each step).
     fn forward(
         &mut self,
         rows: &mut [Row],
         caches: &mut CacheSet,
         tokens: &Array,
-    ) -> Result<Array> {
+        in_flight: Option<&Array>,
+    ) -> Result<Picks> {
         let hidden = last_position(self.model.hidden(tokens, caches)?)?;
         let logits = self.model.logits(&hidden)?;
         let logits = logits.reshape(&[logits.dim(0), logits.dim(-1)])?;
@@ -107,10 +109,10 @@ impl MlxExecutor {
             observer(&ids, &logits);
         }
         caches.convert(&self.scheme)?;
-        let mut samplers: Vec<_> = rows.iter_mut().map(|row| &mut row.sampler).collect();
+        let mut samplers = samplers(rows);
         match self.levers.row_sampling {
-            true => Sampler::sample_each(&mut samplers, &logits),
-            false => Sampler::sample_rows(&mut samplers, &logits),
+            true => Sampler::sample_each(&mut samplers, &logits, in_flight),
+            false => Sampler::sample_rows(&mut samplers, &logits, in_flight),
         }
     }
 
@@ -118,9 +120,10 @@ impl MlxExecutor {
     /// dispatch alone took.
     fn dispatch(&mut self, batch: &mut Batch, clock: &Clock) -> Result<(Register, Duration)> {
         let inputs = batch.register.as_inputs()?;
-        let sampled = self.forward(&mut batch.rows, &mut batch.caches, &inputs)?;
+        let in_flight = batch.register.in_flight();
+        let sampled = self.forward(&mut batch.rows, &mut batch.caches, &inputs, in_flight)?;
         let began = clock.now();
-        ops::start_evaluation([&sampled])?;
+        ops::start_evaluation(sampled.arrays())?;
         let dispatching = clock.now().saturating_sub(began);
         self.steps += 1;
         if self.steps.is_multiple_of(CLEAR_CACHE_STEPS) {
@@ -138,7 +141,7 @@ impl Executor for MlxExecutor {
     type Solo = SoloRow;
 
     fn open(&mut self, spec: &RowSpec) -> Result<SoloRow> {
-        let sampler = Sampler::new(spec.sampling.clone(), rand::rng().random());
+        let sampler = Sampler::new(spec.sampling.clone(), &spec.prompt, rand::rng().random());
         let row = Row { id: spec.id.clone(), sampler };
         Ok(SoloRow { row, caches: self.model.new_caches(), current: None })
     }
@@ -154,10 +157,10 @@ impl Executor for MlxExecutor {
     fn first_token(&mut self, solo: &mut SoloRow, tokens: &[u32]) -> Result<Sampled> {
         let inputs = ops::token_matrix(tokens, 1);
         let row = std::slice::from_mut(&mut solo.row);
-        let sampled = self.forward(row, &mut solo.caches, &inputs)?;
-        let token = only(&ops::read_u32(&sampled)?)?;
-        solo.current = Some(token);
-        Ok(Sampled { token })
+        let picks = self.forward(row, &mut solo.caches, &inputs, None)?;
+        let sampled = only(picks.read(&mut samplers(row))?)?;
+        solo.current = Some(sampled.token);
+        Ok(sampled)
     }
 
     fn join(&mut self, solo: SoloRow) -> Result<()> {
@@ -191,25 +194,28 @@ impl Executor for MlxExecutor {
         let mut batch =
             self.batch.take().ok_or_else(|| Error::new(Code::Internal, "a step without rows"))?;
         let (fed, dispatching) = self.dispatch(&mut batch, clock)?;
-        self.batch = Some(batch);
-        match fed {
-            Register::Known(_) => Ok(Stepped { dispatching, ..Stepped::default() }),
-            Register::InFlight(tokens) => {
+        let stepped = match fed {
+            Register::Known(_) => Stepped { dispatching, ..Stepped::default() },
+            Register::InFlight(picks) => {
                 let began = clock.now();
-                let sampled = read(&tokens)?;
+                let sampled = picks.read(&mut samplers(&mut batch.rows))?;
                 let waited = clock.now().saturating_sub(began);
-                Ok(Stepped { sampled, dispatching, waited })
+                Stepped { sampled, dispatching, waited }
             }
-        }
+        };
+        self.batch = Some(batch);
+        Ok(stepped)
     }
 
     fn flush(&mut self) -> Result<Vec<Sampled>> {
-        let Some(Batch { register: Register::InFlight(tokens), .. }) = &self.batch else {
+        let Some(batch) = &mut self.batch else {
             return Ok(Vec::new());
         };
-        let sampled = read(tokens)?;
-        let known = sampled.iter().map(|sampled| sampled.token).collect();
-        self.running()?.register = Register::Known(known);
+        let Register::InFlight(picks) = &batch.register else {
+            return Ok(Vec::new());
+        };
+        let sampled = picks.read(&mut samplers(&mut batch.rows))?;
+        batch.register = Register::Known(sampled.iter().map(|sampled| sampled.token).collect());
         Ok(sampled)
     }
 
@@ -252,17 +258,22 @@ impl Register {
     fn as_inputs(&self) -> Result<Array> {
         match self {
             Self::Known(tokens) => Ok(ops::token_matrix(tokens, tokens.len())),
-            Self::InFlight(tokens) => Ok(tokens.reshape(&[tokens.dim(0), 1])?),
+            Self::InFlight(picks) => Ok(picks.tokens().reshape(&[-1, 1])?),
+        }
+    }
+
+    /// The tokens that were not read, `[B]`.
+    fn in_flight(&self) -> Option<&Array> {
+        match self {
+            Self::Known(_) => None,
+            Self::InFlight(picks) => Some(picks.tokens()),
         }
     }
 
     fn filter(&mut self, keep: &[usize]) -> Result<()> {
         match self {
             Self::Known(tokens) => *tokens = keep.iter().map(|row| tokens[*row]).collect(),
-            Self::InFlight(tokens) => {
-                let rows: Vec<i32> = keep.iter().map(|row| ops::axis_index(*row)).collect();
-                *tokens = ops::take_rows(tokens, &rows)?;
-            }
+            Self::InFlight(picks) => *picks = picks.rows(keep)?,
         }
         Ok(())
     }
@@ -283,13 +294,13 @@ fn last_position(hidden: Array) -> Result<Array> {
     }
 }
 
-fn read(tokens: &Array) -> Result<Vec<Sampled>> {
-    Ok(ops::read_u32(tokens)?.into_iter().map(|token| Sampled { token }).collect())
+fn samplers(rows: &mut [Row]) -> Vec<&mut Sampler> {
+    rows.iter_mut().map(|row| &mut row.sampler).collect()
 }
 
-fn only(tokens: &[u32]) -> Result<u32> {
-    match tokens {
-        [token] => Ok(*token),
-        others => Err(Error::new(Code::Internal, format!("{} tokens for one row", others.len()))),
-    }
+fn only(sampled: Vec<Sampled>) -> Result<Sampled> {
+    let [only] = <[Sampled; 1]>::try_from(sampled).map_err(|others| {
+        Error::new(Code::Internal, format!("{} tokens for one row", others.len()))
+    })?;
+    Ok(only)
 }

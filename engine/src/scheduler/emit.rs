@@ -11,7 +11,7 @@ use crate::error::Error;
 impl<E: Executor> Scheduler<E> {
     /// Hands each row of the batch its token (or none at all, when no step was in flight) and
     /// releases the rows that it ended.
-    pub(super) fn emit(&mut self, sampled: &[Sampled]) {
+    pub(super) fn emit(&mut self, sampled: Vec<Sampled>) {
         if sampled.is_empty() {
             return;
         }
@@ -20,9 +20,8 @@ impl<E: Executor> Scheduler<E> {
             self.steps.note_gap(now.saturating_sub(heard_at));
         }
         self.totals.generated_tokens += sampled.len() as u64;
-        let tokens = sampled.iter().map(|sampled| sampled.token);
-        let ends = self.running.iter_mut().zip(tokens);
-        let ends = ends.map(|(row, token)| row.take_token(token, now)).collect();
+        let ends = self.running.iter_mut().zip(sampled);
+        let ends = ends.map(|(row, sampled)| row.take_token(sampled, now)).collect();
         self.release(ends);
     }
 

@@ -9,15 +9,10 @@ use crate::clock::Clock;
 use crate::error::Result;
 use crate::telemetry::MemorySnapshot;
 
-/// One sampled token of one row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sampled {
-    /// The token's id.
-    pub token: u32,
-}
+pub use crate::sampling::Sampled;
 
 /// What a decode step brought.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Stepped {
     /// The tokens of the step before it: one per row, or none when nothing was in flight.
     pub sampled: Vec<Sampled>,

@@ -70,7 +70,7 @@ impl<E: Executor> Scheduler<E> {
                 self.note_first_token(tokens, now.saturating_sub(began));
                 let solo = row.begin_decoding(now);
                 row.tell_prefilled(now);
-                match row.take_token(sampled.token, now) {
+                match row.take_token(sampled, now) {
                     Some(reason) => self.finish(row, reason),
                     None => self.join(row, solo),
                 }

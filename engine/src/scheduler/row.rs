@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use crate::error::Error;
-use crate::sampling::SamplingParams;
+use crate::sampling::{Sampled, SamplingParams};
 
 /// Where a row runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -121,7 +121,7 @@ pub enum RowEvent {
         prefill_ms: f64,
     },
     /// One generated token.
-    Token(u32),
+    Token(Sampled),
     /// The row ended.
     Finished { reason: FinishReason, usage: RowUsage },
     /// The row ended in an error.

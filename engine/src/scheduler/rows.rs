@@ -5,6 +5,7 @@ use super::queue::{Queued, RowNumber};
 use super::row::{EventSender, FinishReason, Priority, RowEvent, RowSpec, RowUsage};
 use crate::clock::Time;
 use crate::error::Error;
+use crate::sampling::Sampled;
 use crate::telemetry::RateWindow;
 
 /// One sequence, from submission to its end. `S` is its device side before it joins the batch.
@@ -58,12 +59,12 @@ impl<S> Row<S> {
     /// and why the row is at its end.
     ///
     /// A stop token at the very length limit is a stop. A token that nobody takes is a cancellation.
-    pub(super) fn take_token(&mut self, token: u32, now: Time) -> Option<FinishReason> {
+    pub(super) fn take_token(&mut self, sampled: Sampled, now: Time) -> Option<FinishReason> {
         self.generated += 1;
         self.rate.record(now);
-        if self.spec.stop_tokens.contains(&token) {
+        if self.spec.stop_tokens.contains(&sampled.token) {
             Some(FinishReason::Stop)
-        } else if !self.events.send(RowEvent::Token(token)) {
+        } else if !self.events.send(RowEvent::Token(sampled)) {
             Some(FinishReason::Cancelled)
         } else if self.left_tokens() == 0 {
             Some(FinishReason::Length)
@@ -195,12 +196,13 @@ mod tests {
     #[track_caller]
     fn check(max_tokens: usize, tokens: &[u32], end: Option<FinishReason>, delivered: &[u32]) {
         let (mut row, mut receiver) = row(max_tokens);
-        let last = tokens.iter().map(|token| row.take_token(*token, Duration::ZERO)).last();
+        let last =
+            tokens.iter().map(|token| row.take_token((*token).into(), Duration::ZERO)).last();
         assert_eq!(last.flatten(), end);
         assert_eq!(row.generated(), tokens.len());
         let heard: Vec<RowEvent> = std::iter::from_fn(|| receiver.try_recv().ok()).collect();
         let expected: Vec<RowEvent> =
-            delivered.iter().map(|token| RowEvent::Token(*token)).collect();
+            delivered.iter().map(|token| RowEvent::Token((*token).into())).collect();
         assert_eq!(heard, expected);
     }
 
@@ -228,15 +230,15 @@ mod tests {
     fn a_token_that_nobody_takes_cancels_the_row() {
         let (mut row, receiver) = row(3);
         drop(receiver);
-        assert_eq!(row.take_token(5, Duration::ZERO), Some(FinishReason::Cancelled));
+        assert_eq!(row.take_token(5.into(), Duration::ZERO), Some(FinishReason::Cancelled));
     }
 
     #[test]
     fn the_end_finds_room_behind_the_longest_answer() {
         let (mut row, mut receiver) = row(2);
         row.tell_prefilled(Duration::ZERO);
-        row.take_token(5, Duration::ZERO);
-        row.take_token(6, Duration::ZERO);
+        row.take_token(5.into(), Duration::ZERO);
+        row.take_token(6.into(), Duration::ZERO);
         row.finish(FinishReason::Length, Duration::ZERO);
         let heard: Vec<RowEvent> = std::iter::from_fn(|| receiver.try_recv().ok()).collect();
         assert!(matches!(heard[..], [_, _, _, RowEvent::Finished { .. }]), "{heard:?}");

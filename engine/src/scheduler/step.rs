@@ -37,7 +37,7 @@ impl<E: Executor> Scheduler<E> {
         match sampled.and_then(|sampled| self.one_token_per_row(sampled)) {
             Ok(sampled) => {
                 self.in_flight = false;
-                self.emit(&sampled);
+                self.emit(sampled);
             }
             Err(error) => self.fail_batch("flush", &error),
         }
@@ -53,7 +53,7 @@ impl<E: Executor> Scheduler<E> {
                 self.note_progress();
                 self.totals.decode_steps += 1;
                 self.totals.peak_rows = self.totals.peak_rows.max(self.running.len());
-                self.emit(&sampled);
+                self.emit(sampled);
                 let took = self.clock.now().saturating_sub(began);
                 self.steps.note_host(took.saturating_sub(waited), dispatching);
             }

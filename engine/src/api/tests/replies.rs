@@ -253,6 +253,7 @@ async fn every_parameter_reaches_the_row() {
         min_p: 0.125,
         top_k: 7,
         seed: Some(u64::MAX),
+        ..SamplingParams::default()
     };
     assert_eq!((&spec.sampling, spec.max_tokens), (&sampling, 11));
 }

@@ -145,6 +145,7 @@ fn sampling(fields: &Fields<'_>, defaults: &SamplingParams) -> Result<SamplingPa
         min_p: number("min_p", 0.0..=1.0, defaults.min_p)?,
         top_k: top_k.map_or(defaults.top_k, |top_k| u32::try_from(top_k).unwrap_or(u32::MAX)),
         seed: seed(fields)?.or(defaults.seed),
+        ..defaults.clone()
     })
 }
 

@@ -111,7 +111,7 @@ impl Heard {
         while let Ok(event) = receiver.try_recv() {
             match event {
                 RowEvent::Prefilled { prefill_ms, .. } => heard.prefill_ms = prefill_ms,
-                RowEvent::Token(token) => heard.tokens.push(token),
+                RowEvent::Token(sampled) => heard.tokens.push(sampled.token),
                 RowEvent::Finished { .. } => {}
                 RowEvent::Failed(error) => return Err(error),
             }

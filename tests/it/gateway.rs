@@ -16,8 +16,8 @@ use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::gateway::{
-    Engine, FinishReason, GenerateRequest, Generation, Health, ModelCapabilities, ModelCard,
-    Prompt, Rows, TextEvent, Usage,
+    AnswerEvent, Engine, FinishReason, GenerateRequest, Generation, Health, ModelCapabilities,
+    ModelCard, Prompt, Rows, Usage,
 };
 use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::scheduler::{self, Board, EventSender, Priority, RowSpec, Scheduler};
@@ -196,12 +196,8 @@ impl World {
         }
         let places = self.config.live_rows_max();
         let request = |id: usize| GenerateRequest {
-            id: format!("late-{id}"),
-            prompt: Prompt::Tokens(vec![1]),
             max_tokens: NonZeroUsize::new(1),
-            priority: Priority::Interactive,
-            sampling: SamplingParams::default(),
-            stop: Vec::new(),
+            ..GenerateRequest::new(format!("late-{id}"), Prompt::Tokens(vec![1]))
         };
         let asked: Vec<_> = (0..=places)
             .map(|id| self.engine.generate(request(id)).now_or_never().expect("read at once"))
@@ -222,11 +218,12 @@ impl Client {
         }
     }
 
-    fn hear(&mut self, event: Result<TextEvent>) {
+    fn hear(&mut self, event: Result<AnswerEvent>) {
         assert!(self.end.is_none(), "{event:?} after {:?}", self.end);
         match event {
-            Ok(TextEvent::Text(text)) => self.text.push_str(&text),
-            Ok(TextEvent::Finished { reason, usage }) => self.end = Some(Ok((reason, usage))),
+            Ok(AnswerEvent::Text(text)) => self.text.push_str(&text),
+            Ok(AnswerEvent::Finished { reason, usage }) => self.end = Some(Ok((reason, usage))),
+            Ok(other) => panic!("plain text holds {other:?}"),
             Err(error) => self.end = Some(Err(error)),
         }
     }
@@ -245,12 +242,10 @@ fn client(random: &mut Random, id: usize) -> Client {
     });
     let stop = stop.collect();
     let request = GenerateRequest {
-        id: id.to_string(),
-        prompt: Prompt::Tokens(prompt),
         max_tokens: NonZeroUsize::new(random.size(0, 30)),
         priority: *random.pick(&Priority::ALL),
-        sampling: SamplingParams::default(),
         stop,
+        ..GenerateRequest::new(id.to_string(), Prompt::Tokens(prompt))
     };
     let leaves = random.once_in(4).then(|| arrives + random.between(0, 25));
     Client { arrives, leaves, request, generation: None, text: String::new(), end: None }

@@ -10,7 +10,8 @@ use super::rejection::Rejection;
 use super::stream;
 use crate::clock;
 use crate::error::Result;
-use crate::gateway::{Engine, GenerateRequest, Generation, TextEvent};
+use crate::gateway::{AnswerEvent, Engine, GenerateRequest, Generation};
+use crate::output::FoldedAnswer;
 use crate::scheduler::Priority;
 use crate::wire::openai::{self, Body, ModelEntry, ModelList, ReplyHead, ReplyRequest};
 
@@ -74,11 +75,13 @@ async fn reply(
 
 /// The same events as a stream has, folded into one answer.
 async fn whole(head: &ReplyHead, mut generation: Generation) -> Result<Body> {
-    let mut answer = String::new();
+    let mut answer = FoldedAnswer::default();
     loop {
         match generation.next().await.unwrap_or_else(stream::unfinished)? {
-            TextEvent::Text(text) => answer.push_str(&text),
-            TextEvent::Finished { reason, usage } => return Ok(head.whole(answer, reason, &usage)),
+            AnswerEvent::Finished { reason, usage } => {
+                return Ok(head.whole(answer, reason, &usage));
+            }
+            event => answer.extend(event.into_part()),
         }
     }
 }

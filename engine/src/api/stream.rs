@@ -1,6 +1,6 @@
 //! Answers as server-sent events.
 //!
-//! Frames, in order: a chat's role; text; one finish reason; usage, if asked for; `[DONE]`. An
+//! Frames, in order: a chat's role; parts of the answer; one finish reason; usage, if asked for; `[DONE]`. An
 //! error in the middle is a frame with the error object in the place of all that was to follow,
 //! and then `[DONE]`.
 
@@ -12,7 +12,7 @@ use futures_util::stream::{self, Stream};
 use serde::Serialize;
 
 use crate::error::{Code, Error, Result};
-use crate::gateway::{Generation, TextEvent};
+use crate::gateway::{AnswerEvent, Generation};
 use crate::wire::openai::{ErrorBody, ReplyHead};
 
 /// The stream of an answer. Dropping it cancels the row.
@@ -43,20 +43,23 @@ impl Frames {
     }
 
     async fn next(&mut self) -> Option<String> {
-        if self.ready.is_empty() {
+        while self.ready.is_empty() {
             let event = self.generation.as_mut()?.next().await.unwrap_or_else(unfinished);
             self.take(event);
         }
         self.ready.pop_front()
     }
 
-    fn take(&mut self, event: Result<TextEvent>) {
+    fn take(&mut self, event: Result<AnswerEvent>) {
         match event {
-            Ok(TextEvent::Text(text)) => self.ready.push_back(frame(&self.head.text(text))),
-            Ok(TextEvent::Finished { reason, usage }) => {
+            Ok(AnswerEvent::Finished { reason, usage }) => {
                 self.ready.push_back(frame(&self.head.finish(reason)));
                 self.ready.extend(self.head.usage(&usage).iter().map(frame));
                 self.end();
+            }
+            Ok(event) => {
+                let part = event.into_part().and_then(|part| self.head.part(part));
+                self.ready.extend(part.iter().map(frame));
             }
             Err(error) => {
                 self.ready.push_back(frame(&ErrorBody::from(&error)));
@@ -76,6 +79,6 @@ fn frame(body: &impl Serialize) -> String {
 }
 
 /// What takes the place of an end that never came.
-pub(super) fn unfinished() -> Result<TextEvent> {
+pub(super) fn unfinished() -> Result<AnswerEvent> {
     Err(Error::new(Code::Internal, "the answer stopped without an end"))
 }

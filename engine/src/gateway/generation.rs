@@ -14,15 +14,38 @@ use super::placement::Placement;
 use super::request::GenerateRequest;
 use crate::clock::{Clock, Time};
 use crate::error::{Code, Error, Result};
-use crate::output::StopMatcher;
+use crate::output::{AnswerPart, StopMatcher};
 use crate::scheduler::{self, EventReceiver, Lane, RowEvent, RowUsage};
 use crate::tokenizer::Detokenizer;
 
-/// What a client hears.
+/// What a client hears. Texts are never empty; what tool calls promise stands at [`AnswerPart`].
 #[derive(Debug, Clone, PartialEq)]
-pub enum TextEvent {
-    /// The next piece of the answer; never empty.
+pub enum AnswerEvent {
+    /// The model thinks.
+    Reasoning(String),
+    /// The next piece of the visible answer.
     Text(String),
+    /// The model calls a tool.
+    ToolCallStarted {
+        /// Calls of an answer count from 0.
+        index: usize,
+        /// Unique among the calls of a conversation.
+        id: String,
+        /// The tool's name.
+        name: String,
+    },
+    /// The next piece of a call's arguments.
+    ToolCallArguments {
+        /// Which call.
+        index: usize,
+        /// A piece of a JSON object's text.
+        json: String,
+    },
+    /// A call's arguments are complete.
+    ToolCallEnded {
+        /// Which call.
+        index: usize,
+    },
     /// The answer is complete.
     Finished {
         /// Why it ended.
@@ -39,6 +62,42 @@ pub enum FinishReason {
     Stop,
     /// As many tokens as allowed were generated.
     Length,
+    /// The model ended it after at least one whole tool call.
+    ToolCalls,
+}
+
+impl AnswerEvent {
+    /// The part of the answer that it tells; `None` for what is about the answer.
+    pub fn into_part(self) -> Option<AnswerPart> {
+        Some(match self {
+            Self::Reasoning(text) => AnswerPart::Reasoning(text),
+            Self::Text(text) => AnswerPart::Text(text),
+            Self::ToolCallStarted { index, id, name } => {
+                AnswerPart::ToolCallStarted { index, id, name }
+            }
+            Self::ToolCallArguments { index, json } => {
+                AnswerPart::ToolCallArguments { index, json }
+            }
+            Self::ToolCallEnded { index } => AnswerPart::ToolCallEnded { index },
+            Self::Finished { .. } => return None,
+        })
+    }
+}
+
+impl From<AnswerPart> for AnswerEvent {
+    fn from(part: AnswerPart) -> Self {
+        match part {
+            AnswerPart::Reasoning(text) => Self::Reasoning(text),
+            AnswerPart::Text(text) => Self::Text(text),
+            AnswerPart::ToolCallStarted { index, id, name } => {
+                Self::ToolCallStarted { index, id, name }
+            }
+            AnswerPart::ToolCallArguments { index, json } => {
+                Self::ToolCallArguments { index, json }
+            }
+            AnswerPart::ToolCallEnded { index } => Self::ToolCallEnded { index },
+        }
+    }
 }
 
 /// What an answer cost.
@@ -94,7 +153,7 @@ pub struct Generation {
     prefill: Prefill,
     generated_tokens: usize,
     /// Events that are known and not yet told.
-    ready: VecDeque<TextEvent>,
+    ready: VecDeque<AnswerEvent>,
 }
 
 impl Generation {
@@ -132,7 +191,7 @@ impl Generation {
     ///
     /// # Errors
     /// What ended the row: `ShuttingDown`, `EngineFailed`, `OverBudget` and the like.
-    pub async fn next(&mut self) -> Option<Result<TextEvent>> {
+    pub async fn next(&mut self) -> Option<Result<AnswerEvent>> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Some(Ok(event));
@@ -194,13 +253,13 @@ impl Generation {
 
     fn say(&mut self, text: String) {
         if !text.is_empty() {
-            self.ready.push_back(TextEvent::Text(text));
+            self.ready.push_back(AnswerEvent::Text(text));
         }
     }
 
     fn end(&mut self, reason: FinishReason, usage: Usage) {
         self.row = None;
-        self.ready.push_back(TextEvent::Finished { reason, usage });
+        self.ready.push_back(AnswerEvent::Finished { reason, usage });
     }
 
     fn usage_of_row(&self, row: &RowUsage) -> Usage {

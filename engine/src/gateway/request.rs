@@ -3,13 +3,14 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::card::ModelCard;
 use super::placement::{Ground, Placement, RequestShape, place};
 use crate::config::SchedulerConfig;
 use crate::error::{Code, Error, Result};
 use crate::limits;
+use crate::output::Tool;
 use crate::sampling::SamplingParams;
 use crate::scheduler::{self, Priority, RowSpec};
 use crate::tokenizer::{ChatOptions, Tokenizer};
@@ -34,8 +35,99 @@ pub struct GenerateRequest {
     pub priority: Priority,
     /// How tokens are picked; numbers are in their ranges.
     pub sampling: SamplingParams,
-    /// Strings that end the answer, and are no part of it.
+    /// Strings that end the visible answer, and are no part of it.
     pub stop: Vec<String>,
+    /// The tools of a chat.
+    pub tools: ToolUse,
+    /// Whether a chat's model thinks first, and how much.
+    pub reasoning: Reasoning,
+    /// Further variables of a chat's template; they win over what the other fields come to.
+    pub template_variables: Map<String, Value>,
+}
+
+impl GenerateRequest {
+    /// A request that leaves all but the prompt to the defaults.
+    pub fn new(id: impl Into<String>, prompt: Prompt) -> Self {
+        Self {
+            id: id.into(),
+            prompt,
+            max_tokens: None,
+            priority: Priority::default(),
+            sampling: SamplingParams::default(),
+            stop: Vec::new(),
+            tools: ToolUse::default(),
+            reasoning: Reasoning::default(),
+            template_variables: Map::new(),
+        }
+    }
+}
+
+/// Which tools the model may call, and how.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolUse {
+    /// What there is to call.
+    pub tools: Arc<[Tool]>,
+    /// Whether to call.
+    pub choice: ToolChoice,
+    /// Whether one answer may call several times.
+    pub parallel: bool,
+}
+
+impl Default for ToolUse {
+    fn default() -> Self {
+        Self { tools: Arc::default(), choice: ToolChoice::Auto, parallel: true }
+    }
+}
+
+/// Whether the model calls tools.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// It does not.
+    None,
+    /// It decides.
+    #[default]
+    Auto,
+    /// It calls at least one.
+    Required,
+    /// It calls the tool of this name.
+    Named(String),
+}
+
+/// How a model is asked to think; by default as its template does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reasoning {
+    /// Whether it thinks first; unset leaves it to the model.
+    pub enabled: Option<bool>,
+    /// How much; unset leaves it to the model.
+    pub effort: Option<ReasoningEffort>,
+}
+
+/// How much a model is asked to think, where it was taught degrees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReasoningEffort {
+    /// As little as possible.
+    Minimal,
+    /// Little.
+    Low,
+    /// Some.
+    Medium,
+    /// Much.
+    High,
+    /// As much as possible.
+    ExtraHigh,
+}
+
+impl ReasoningEffort {
+    /// The name in requests and templates.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Minimal => "minimal",
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+            Self::ExtraHigh => "xhigh",
+        }
+    }
 }
 
 /// What comes before the answer.
@@ -258,14 +350,7 @@ mod tests {
     use crate::scheduler::Lane;
 
     fn request() -> GenerateRequest {
-        GenerateRequest {
-            id: "r".to_owned(),
-            prompt: Prompt::Tokens(Vec::new()),
-            max_tokens: None,
-            priority: Priority::Interactive,
-            sampling: SamplingParams::default(),
-            stop: Vec::new(),
-        }
+        GenerateRequest::new("r", Prompt::Tokens(Vec::new()))
     }
 
     fn spec(request: &GenerateRequest, tokens: Vec<u32>) -> Result<RowSpec> {

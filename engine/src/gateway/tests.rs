@@ -9,17 +9,12 @@ use super::script::{ScriptedRows, Step, engine, engine_with, says, tokenizer};
 use super::*;
 use crate::config::SchedulerConfig;
 use crate::error::{Code, Error, Result};
-use crate::sampling::SamplingParams;
-use crate::scheduler::{Lane, Priority};
+use crate::scheduler::Lane;
 
 fn request(text: &str, stop: &[&str]) -> GenerateRequest {
     GenerateRequest {
-        id: format!("request-{text}"),
-        prompt: Prompt::Text(text.to_owned()),
-        max_tokens: None,
-        priority: Priority::Interactive,
-        sampling: SamplingParams::default(),
         stop: stop.iter().map(|&stop| stop.to_owned()).collect(),
+        ..GenerateRequest::new(format!("request-{text}"), Prompt::Text(text.to_owned()))
     }
 }
 
@@ -28,8 +23,9 @@ async fn run(generation: &mut Generation) -> (Vec<String>, Result<(FinishReason,
     let mut texts = Vec::new();
     loop {
         match generation.next().await.expect("an end comes before nothing") {
-            Ok(TextEvent::Text(text)) => texts.push(text),
-            Ok(TextEvent::Finished { reason, usage }) => return (texts, Ok((reason, usage))),
+            Ok(AnswerEvent::Text(text)) => texts.push(text),
+            Ok(AnswerEvent::Finished { reason, usage }) => return (texts, Ok((reason, usage))),
+            Ok(other) => panic!("plain text holds {other:?}"),
             Err(error) => return (texts, Err(error)),
         }
     }

@@ -1,7 +1,17 @@
-//! From text to what the client sees: text in, events out.
+//! From text to what the client hears: text in, parts of an answer out.
 //!
-//! So far that is stop strings: [`StopMatcher`] ends a row's text where the request said it ends.
+//! - [`AnswerParser`] splits the text into reasoning, visible text and tool calls, in the
+//!   [`AnswerFormat`] of the model.
+//! - [`StopMatcher`] then ends the visible text where the request said it ends.
 
+mod format;
+mod parser;
+mod part;
 mod stops;
+mod tool;
 
+pub use format::{AnswerFormat, ReasoningFormat, ToolFormat};
+pub use parser::{AnswerParser, ParserOptions, TextEnd};
+pub use part::{AnswerPart, FoldedAnswer, FoldedCall};
 pub use stops::{StopMatcher, StopOutput};
+pub use tool::Tool;

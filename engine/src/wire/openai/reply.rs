@@ -1,6 +1,6 @@
 //! Answers: whole ones and chunks.
 //!
-//! A reply is told once, as text events; [`ReplyHead`] shapes each event into a chunk, or all of
+//! A reply is told once, as events; [`ReplyHead`] shapes each event into a chunk, or all of
 //! them folded into one whole answer. Both have the same frame ([`Body`]) and differ in what a
 //! choice holds.
 
@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::request::ReplyKind;
 use crate::gateway::{FinishReason, Usage};
+use crate::output::{AnswerPart, FoldedAnswer, FoldedCall};
 
 /// What all chunks of one reply share.
 #[derive(Debug, Clone)]
@@ -61,13 +62,55 @@ struct Delta {
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<[CallDelta; 1]>,
+}
+
+/// A piece of one tool call: its head, or more of its arguments.
+#[derive(Debug, Clone, Serialize)]
+struct CallDelta {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    function: FunctionDelta,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    arguments: String,
 }
 
 #[derive(Debug, Clone, Serialize)]
 struct Message {
     role: &'static str,
-    content: String,
+    /// Null when there are tool calls and no text.
+    content: Option<String>,
     refusal: Option<()>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<Call>,
+}
+
+/// One tool call of a whole answer.
+#[derive(Debug, Clone, Serialize)]
+struct Call {
+    id: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: Function,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Function {
+    name: String,
+    arguments: String,
 }
 
 /// OpenAI's three states of `usage`: no such field, `null` in all chunks before the last, counts.
@@ -114,20 +157,22 @@ struct Timings {
 impl ReplyHead {
     /// The chunk before any text: a chat's role. Completions have none.
     pub fn opening(&self) -> Option<Body> {
-        let delta = Delta { role: Some("assistant"), content: Some(String::new()) };
+        let delta =
+            Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() };
         match self.kind {
             ReplyKind::Chat => Some(self.chunk(Content::Delta(delta), None)),
             ReplyKind::Completion => None,
         }
     }
 
-    /// A chunk of text.
-    pub fn text(&self, text: String) -> Body {
-        let content = match self.kind {
-            ReplyKind::Chat => Content::Delta(Delta { role: None, content: Some(text) }),
-            ReplyKind::Completion => Content::Text(text),
+    /// The chunk of a part of the answer; the end of a tool call has none.
+    pub fn part(&self, part: AnswerPart) -> Option<Body> {
+        let content = match (self.kind, part) {
+            (ReplyKind::Chat, part) => Content::Delta(Delta::of(part)?),
+            (ReplyKind::Completion, AnswerPart::Text(text)) => Content::Text(text),
+            (ReplyKind::Completion, _) => return None,
         };
-        self.chunk(content, None)
+        Some(self.chunk(content, None))
     }
 
     /// The one chunk that carries a finish reason.
@@ -150,12 +195,10 @@ impl ReplyHead {
     }
 
     /// The answer of a request that does not stream.
-    pub fn whole(&self, text: String, reason: FinishReason, usage: &Usage) -> Body {
+    pub fn whole(&self, answer: FoldedAnswer, reason: FinishReason, usage: &Usage) -> Body {
         let content = match self.kind {
-            ReplyKind::Chat => {
-                Content::Message(Message { role: "assistant", content: text, refusal: None })
-            }
-            ReplyKind::Completion => Content::Text(text),
+            ReplyKind::Chat => Content::Message(Message::from(answer)),
+            ReplyKind::Completion => Content::Text(answer.text),
         };
         Body {
             choices: vec![choice(content, Some(reason))],
@@ -188,8 +231,51 @@ fn choice(content: Content, reason: Option<FinishReason>) -> Choice {
     let finish_reason = reason.map(|reason| match reason {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
+        FinishReason::ToolCalls => "tool_calls",
     });
     Choice { index: 0, content, logprobs: None, finish_reason }
+}
+
+impl Delta {
+    fn of(part: AnswerPart) -> Option<Self> {
+        let empty = Self::default();
+        Some(match part {
+            AnswerPart::Reasoning(text) => Self { reasoning_content: Some(text), ..empty },
+            AnswerPart::Text(text) => Self { content: Some(text), ..empty },
+            AnswerPart::ToolCallStarted { index, id, name } => {
+                let function = FunctionDelta { name: Some(name), arguments: String::new() };
+                let head = CallDelta { index, id: Some(id), kind: Some("function"), function };
+                Self { tool_calls: Some([head]), ..empty }
+            }
+            AnswerPart::ToolCallArguments { index, json } => {
+                let function = FunctionDelta { name: None, arguments: json };
+                let more = CallDelta { index, id: None, kind: None, function };
+                Self { tool_calls: Some([more]), ..empty }
+            }
+            AnswerPart::ToolCallEnded { .. } => return None,
+        })
+    }
+}
+
+impl From<FoldedAnswer> for Message {
+    fn from(answer: FoldedAnswer) -> Self {
+        let FoldedAnswer { reasoning, text, calls } = answer;
+        let called = !calls.is_empty();
+        Self {
+            role: "assistant",
+            content: (!called || !text.is_empty()).then_some(text),
+            refusal: None,
+            reasoning_content: (!reasoning.is_empty()).then_some(reasoning),
+            tool_calls: calls.into_iter().map(Call::from).collect(),
+        }
+    }
+}
+
+impl From<FoldedCall> for Call {
+    fn from(call: FoldedCall) -> Self {
+        let FoldedCall { id, name, arguments, .. } = call;
+        Self { id, kind: "function", function: Function { name, arguments } }
+    }
 }
 
 impl From<&Usage> for UsageCounts {

@@ -12,7 +12,6 @@ use uuid::Uuid;
 use crate::error::{Code, Error, Result};
 use crate::gateway::{GenerateRequest, ModelCard, Prompt};
 use crate::sampling::SamplingParams;
-use crate::scheduler::Priority;
 use crate::wire::Fields;
 use crate::wire::fields::mismatch;
 
@@ -107,13 +106,11 @@ fn request(
         stream,
         include_usage: include_usage(fields, stream)?,
         generate: GenerateRequest {
-            id: kind.new_id(),
-            prompt,
             max_tokens: max_tokens(fields)?,
-            // It comes by a header.
-            priority: Priority::default(),
             sampling: sampling(fields, &card.sampling_defaults)?,
             stop: stop_strings(fields)?,
+            // The priority comes by a header.
+            ..GenerateRequest::new(kind.new_id(), prompt)
         },
     })
 }

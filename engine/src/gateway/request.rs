@@ -259,6 +259,7 @@ impl Draft {
             kv_bytes: self.kv_bytes,
             stop_tokens,
             sampling: self.sampling,
+            grammar: None,
         })
     }
 }

@@ -3,17 +3,23 @@
 //! Decoding is pipelined as mlx-lm 0.32.2's `GenerationBatch` is: a step's graph is built from the
 //! token ids that the last one is still computing, dispatched, and only then are the last ids read.
 //! So the host builds step n + 1 while the device runs step n.
+//!
+//! Where a row of the batch has a grammar, its mask depends on its last token. The forward pass is
+//! dispatched as ever; then the last ids are read, the masks fill on other threads while the device runs
+//! the pass, and only the sampling is built after that. Masks are bits on the host and booleans on the
+//! device; other rows' bits are all set, which leaves every bit of their logits as it is.
 
 use std::time::Duration;
 
 use rand::RngExt;
 
-use super::executor::{Executor, Sampled, Stepped};
+use super::executor::{Answer, Executor, Said, Sampled, Stepped};
 use super::row::RowSpec;
 use crate::cache::{CacheSet, KvScheme};
 use crate::clock::Clock;
 use crate::config::Levers;
 use crate::error::{Code, Error, Result};
+use crate::grammar::{Grammar, Guide, Outcome, Workers};
 use crate::limits::CLEAR_CACHE_STEPS;
 use crate::mlx::{Array, memory, ops};
 use crate::model::Model;
@@ -33,6 +39,8 @@ pub struct MlxExecutor {
     steps: u64,
     levers: Levers,
     observer: Option<LogitsObserver>,
+    /// From the first row with a grammar on.
+    workers: Option<Workers>,
 }
 
 /// A row that has not joined: its own caches, and token 0 once it is sampled.
@@ -56,6 +64,7 @@ struct Batch {
 struct Row {
     id: String,
     sampler: Sampler,
+    guide: Option<Guide>,
 }
 
 /// The token of each row that was sampled and not yet fed.
@@ -71,7 +80,8 @@ impl MlxExecutor {
     /// An executor for `model`, whose weights take `weights_bytes`. KV caches stay plain.
     pub fn new(model: Box<dyn Model>, weights_bytes: u64) -> Self {
         let (scheme, levers) = (KvScheme::Plain, Levers::default());
-        Self { model, scheme, weights_bytes, batch: None, steps: 0, levers, observer: None }
+        let (batch, observer, workers) = (None, None, None);
+        Self { model, scheme, weights_bytes, batch, steps: 0, levers, observer, workers }
     }
 
     /// Stores KV caches as `scheme` says, which must fit the model's layers.
@@ -91,16 +101,9 @@ impl MlxExecutor {
         self.observer = Some(observer);
     }
 
-    /// Runs tokens `[B, L]` of `rows` and samples the next one of each. `in_flight` are the same tokens
-    /// `[B]`, if they were not read. Afterwards caches convert, when it is time (mlx-lm 0.32.2,
-    /// `generate_step`: after each chunk and each step).
-    fn forward(
-        &mut self,
-        rows: &mut [Row],
-        caches: &mut CacheSet,
-        tokens: &Array,
-        in_flight: Option<&Array>,
-    ) -> Result<Picks> {
+    /// Runs tokens `[B, L]` of `rows`: logits `[B, V]` of what comes next. Afterwards caches convert, when it
+    /// is time (mlx-lm 0.32.2, `generate_step`: after each chunk and each step).
+    fn forward(&mut self, rows: &[Row], caches: &mut CacheSet, tokens: &Array) -> Result<Array> {
         let hidden = last_position(self.model.hidden(tokens, caches)?)?;
         let logits = self.model.logits(&hidden)?;
         let logits = logits.reshape(&[logits.dim(0), logits.dim(-1)])?;
@@ -109,27 +112,89 @@ impl MlxExecutor {
             observer(&ids, &logits);
         }
         caches.convert(&self.scheme)?;
+        Ok(logits)
+    }
+
+    /// Samples the next token of each row from `logits` `[B, V]`. `in_flight` `[B]` are the tokens before, if
+    /// they were not read; then no row has a grammar.
+    fn sample(&self, rows: &mut [Row], logits: &Array, in_flight: Option<&Array>) -> Result<Picks> {
+        let masked = masked(rows, logits)?;
+        let logits = masked.as_ref().unwrap_or(logits);
         let mut samplers = samplers(rows);
         match self.levers.row_sampling {
-            true => Sampler::sample_each(&mut samplers, &logits, in_flight),
-            false => Sampler::sample_rows(&mut samplers, &logits, in_flight),
+            true => Sampler::sample_each(&mut samplers, logits, in_flight),
+            false => Sampler::sample_rows(&mut samplers, logits, in_flight),
         }
     }
 
-    /// Builds and dispatches one step of `batch`; returns the register that was fed, and how long the
-    /// dispatch alone took.
-    fn dispatch(&mut self, batch: &mut Batch, clock: &Clock) -> Result<(Register, Duration)> {
+    /// A step of `batch` that is dispatched whole before the one before it is read.
+    fn step_ahead(&mut self, batch: &mut Batch, clock: &Clock) -> Result<Stepped> {
         let inputs = batch.register.as_inputs()?;
-        let in_flight = batch.register.in_flight();
-        let sampled = self.forward(&mut batch.rows, &mut batch.caches, &inputs, in_flight)?;
+        let logits = self.forward(&batch.rows, &mut batch.caches, &inputs)?;
+        let picks = self.sample(&mut batch.rows, &logits, batch.register.in_flight())?;
+        let dispatching = dispatch(picks.arrays(), clock)?;
+        let fed = std::mem::replace(&mut batch.register, Register::InFlight(picks));
+        let (said, waited) = self.take_in(&mut batch.rows, &fed, clock)?;
+        Ok(Stepped { said, dispatching, waited })
+    }
+
+    /// A step of `batch` in which the one before is read once the forward pass is dispatched.
+    fn step_masked(&mut self, batch: &mut Batch, clock: &Clock) -> Result<Stepped> {
+        let inputs = batch.register.as_inputs()?;
+        let logits = self.forward(&batch.rows, &mut batch.caches, &inputs)?;
+        let forward = dispatch([&logits], clock)?;
+        let (said, waited) = self.take_in(&mut batch.rows, &batch.register, clock)?;
+        let picks = self.sample(&mut batch.rows, &logits, None)?;
+        let sampling = dispatch(picks.arrays(), clock)?;
+        batch.register = Register::InFlight(picks);
+        Ok(Stepped { said, dispatching: forward + sampling, waited })
+    }
+
+    /// Reads what of `register` is in flight, and tells samplers and grammars of it; also says how long it
+    /// waited for that.
+    fn take_in(
+        &self,
+        rows: &mut [Row],
+        register: &Register,
+        clock: &Clock,
+    ) -> Result<(Vec<Said>, Duration)> {
+        let Register::InFlight(picks) = register else {
+            return Ok((Vec::new(), Duration::ZERO));
+        };
         let began = clock.now();
-        ops::start_evaluation(sampled.arrays())?;
-        let dispatching = clock.now().saturating_sub(began);
-        self.steps += 1;
-        if self.steps.is_multiple_of(CLEAR_CACHE_STEPS) {
-            memory::clear_cache()?;
+        let sampled = picks.read(&mut samplers(rows))?;
+        let waited = clock.now().saturating_sub(began);
+        Ok((self.tell(rows, sampled), waited))
+    }
+
+    /// Tells each row's grammar of its token; all masks fill at once.
+    fn tell(&self, rows: &mut [Row], sampled: Vec<Sampled>) -> Vec<Said> {
+        for (row, sampled) in rows.iter_mut().zip(&sampled) {
+            if let (Some(guide), Some(workers)) = (&mut row.guide, &self.workers) {
+                guide.take(sampled.token, workers);
+            }
         }
-        Ok((std::mem::replace(&mut batch.register, Register::InFlight(sampled)), dispatching))
+        let answers = rows.iter_mut().map(Row::answer);
+        sampled.into_iter().zip(answers).map(|(sampled, answer)| Said { sampled, answer }).collect()
+    }
+
+    /// The guide of a row with `grammar`.
+    fn guide(&mut self, grammar: &Grammar) -> Result<Guide> {
+        if self.workers.is_none() {
+            self.workers = Some(Workers::start()?);
+        }
+        let workers = self.workers.as_ref();
+        let workers = workers.ok_or_else(|| Error::new(Code::Internal, "no thread fills masks"))?;
+        Ok(Guide::start(grammar, workers))
+    }
+
+    /// Counts a step, and empties MLX's buffer cache now and then.
+    fn note_step(&mut self) -> Result<()> {
+        self.steps += 1;
+        match self.steps.is_multiple_of(CLEAR_CACHE_STEPS) {
+            true => memory::clear_cache(),
+            false => Ok(()),
+        }
     }
 
     fn running(&mut self) -> Result<&mut Batch> {
@@ -142,7 +207,8 @@ impl Executor for MlxExecutor {
 
     fn open(&mut self, spec: &RowSpec) -> Result<SoloRow> {
         let sampler = Sampler::new(spec.sampling.clone(), &spec.prompt, rand::rng().random());
-        let row = Row { id: spec.id.clone(), sampler };
+        let guide = spec.grammar.as_ref().map(|grammar| self.guide(grammar)).transpose()?;
+        let row = Row { id: spec.id.clone(), sampler, guide };
         Ok(SoloRow { row, caches: self.model.new_caches(), current: None })
     }
 
@@ -154,13 +220,15 @@ impl Executor for MlxExecutor {
         memory::clear_cache()
     }
 
-    fn first_token(&mut self, solo: &mut SoloRow, tokens: &[u32]) -> Result<Sampled> {
+    fn first_token(&mut self, solo: &mut SoloRow, tokens: &[u32]) -> Result<Said> {
         let inputs = ops::token_matrix(tokens, 1);
         let row = std::slice::from_mut(&mut solo.row);
-        let picks = self.forward(row, &mut solo.caches, &inputs, None)?;
-        let sampled = only(picks.read(&mut samplers(row))?)?;
-        solo.current = Some(sampled.token);
-        Ok(sampled)
+        let logits = self.forward(row, &mut solo.caches, &inputs)?;
+        let picks = self.sample(row, &logits, None)?;
+        let sampled = picks.read(&mut samplers(row))?;
+        let said = only(self.tell(row, sampled))?;
+        solo.current = Some(said.sampled.token);
+        Ok(said)
     }
 
     fn join(&mut self, solo: SoloRow) -> Result<()> {
@@ -193,30 +261,32 @@ impl Executor for MlxExecutor {
     fn step(&mut self, clock: &Clock) -> Result<Stepped> {
         let mut batch =
             self.batch.take().ok_or_else(|| Error::new(Code::Internal, "a step without rows"))?;
-        let (fed, dispatching) = self.dispatch(&mut batch, clock)?;
-        let stepped = match fed {
-            Register::Known(_) => Stepped { dispatching, ..Stepped::default() },
-            Register::InFlight(picks) => {
-                let began = clock.now();
-                let sampled = picks.read(&mut samplers(&mut batch.rows))?;
-                let waited = clock.now().saturating_sub(began);
-                Stepped { sampled, dispatching, waited }
-            }
+        let stepped = match batch.rows.iter().any(|row| row.guide.is_some()) {
+            true => self.step_masked(&mut batch, clock)?,
+            false => self.step_ahead(&mut batch, clock)?,
         };
         self.batch = Some(batch);
+        self.note_step()?;
         Ok(stepped)
     }
 
-    fn flush(&mut self) -> Result<Vec<Sampled>> {
-        let Some(batch) = &mut self.batch else {
+    fn flush(&mut self) -> Result<Vec<Said>> {
+        let Some(mut batch) = self.batch.take() else {
             return Ok(Vec::new());
         };
-        let Register::InFlight(picks) = &batch.register else {
-            return Ok(Vec::new());
+        let said = match &batch.register {
+            Register::Known(_) => Vec::new(),
+            Register::InFlight(picks) => {
+                let sampled = picks.read(&mut samplers(&mut batch.rows))?;
+                self.tell(&mut batch.rows, sampled)
+            }
         };
-        let sampled = picks.read(&mut samplers(&mut batch.rows))?;
-        batch.register = Register::Known(sampled.iter().map(|sampled| sampled.token).collect());
-        Ok(sampled)
+        if !said.is_empty() {
+            let tokens = said.iter().map(|said| said.sampled.token).collect();
+            batch.register = Register::Known(tokens);
+        }
+        self.batch = Some(batch);
+        Ok(said)
     }
 
     fn filter(&mut self, keep: &[usize]) -> Result<()> {
@@ -298,9 +368,44 @@ fn samplers(rows: &mut [Row]) -> Vec<&mut Sampler> {
     rows.iter_mut().map(|row| &mut row.sampler).collect()
 }
 
-fn only(sampled: Vec<Sampled>) -> Result<Sampled> {
-    let [only] = <[Sampled; 1]>::try_from(sampled).map_err(|others| {
+fn only(said: Vec<Said>) -> Result<Said> {
+    let [only] = <[Said; 1]>::try_from(said).map_err(|others| {
         Error::new(Code::Internal, format!("{} tokens for one row", others.len()))
     })?;
     Ok(only)
+}
+
+impl Row {
+    /// Where its answer stands; waits for its mask.
+    fn answer(&mut self) -> Answer {
+        match self.guide.as_mut().map(Guide::outcome) {
+            None | Some(Outcome::Open(_)) => Answer::Open,
+            Some(Outcome::Satisfied) => Answer::Whole,
+            Some(Outcome::Stuck(error)) => Answer::Stuck(error.clone()),
+        }
+    }
+
+    /// Its mask; `None` when everything is allowed, or nothing that is sampled counts.
+    fn mask(&mut self) -> Option<&[u32]> {
+        match self.guide.as_mut()?.outcome() {
+            Outcome::Open(mask) => Some(mask.words()),
+            Outcome::Satisfied | Outcome::Stuck(_) => None,
+        }
+    }
+}
+
+/// `logits` `[B, V]` with minus infinity where a row's grammar forbids the token; `None` when none does.
+fn masked(rows: &mut [Row], logits: &Array) -> Result<Option<Array>> {
+    if rows.iter().all(|row| row.guide.is_none()) {
+        return Ok(None);
+    }
+    let masks: Vec<Option<&[u32]>> = rows.iter_mut().map(Row::mask).collect();
+    ops::keep_bits(&masks, logits).map(Some)
+}
+
+/// Hands `arrays` to the device; says how long that took.
+fn dispatch<'a>(arrays: impl IntoIterator<Item = &'a Array>, clock: &Clock) -> Result<Duration> {
+    let began = clock.now();
+    ops::start_evaluation(arrays)?;
+    Ok(clock.now().saturating_sub(began))
 }

@@ -48,7 +48,7 @@ use rows::{Row, Stage};
 
 #[cfg(feature = "mlx")]
 pub use device::{LogitsObserver, MlxExecutor, SoloRow};
-pub use executor::{Executor, Sampled, Stepped};
+pub use executor::{Answer, Executor, Said, Sampled, Stepped};
 pub use publish::Board;
 pub use row::{
     EventReceiver, EventSender, FinishReason, Lane, Priority, RowEvent, RowSpec, RowUsage,

@@ -65,13 +65,13 @@ impl<E: Executor> Scheduler<E> {
         let (solo, slice) = row.next_slice(tokens);
         let began = self.clock.now();
         match self.executor.first_token(solo, slice) {
-            Ok(sampled) => {
+            Ok(said) => {
                 let now = self.note_progress();
                 self.note_first_token(tokens, now.saturating_sub(began));
                 let solo = row.begin_decoding(now);
                 row.tell_prefilled(now);
-                match row.take_token(sampled, now) {
-                    Some(reason) => self.finish(row, reason),
+                match row.take_token(said, now) {
+                    Some(end) => self.end(row, end),
                     None => self.join(row, solo),
                 }
             }

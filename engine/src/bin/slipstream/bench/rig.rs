@@ -65,6 +65,7 @@ impl Rig {
             kv_bytes: 0,
             stop_tokens: [].into(),
             sampling: SamplingParams::default(),
+            grammar: None,
         };
         self.scheduler.submit(spec, sender);
         receiver

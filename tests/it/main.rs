@@ -1,6 +1,8 @@
 //! One binary for everything that is tested across modules.
 #![allow(clippy::unwrap_used, reason = "a test may end at a broken expectation")]
 
+// Answers that must match a schema, a pattern, a grammar or a choice.
+mod grammar;
 // Thousands of requests through the gateway, in virtual time.
 mod gateway;
 // What mlx-lm makes of the same weights.

@@ -92,7 +92,7 @@ pub fn cases() -> &'static [Case] {
             schema: schema.clone(),
         };
         let plain: Vec<Case> = all.iter().map(compiled).collect();
-        let reasoned = all.iter().map(compiled).enumerate().map(|(index, case)| {
+        let reasoned = all.iter().map(compiled).zip(all.len()..).map(|(case, index)| {
             let (start, end) = match index % 2 {
                 0 => (ReasoningStart::Opened, ">".to_owned()),
                 _ => (ReasoningStart::MayOpen("<think>".to_owned()), "/>".to_owned()),

@@ -127,7 +127,7 @@ fn on_deep_stack(constraint: &Constraint, vocabulary: &Arc<Vocabulary>) -> Resul
 
 fn compile(constraint: &Constraint, vocabulary: &Arc<Vocabulary>) -> Result<Grammar> {
     let refused = |error: &dyn fmt::Display| constraint.refused(&brief(&error.to_string()));
-    let parser = vocabulary.factory().create_parser(constraint.source()?);
+    let parser = vocabulary.factory().create_parser(constraint.source(vocabulary)?);
     let parser = Parser::new(Ok(parser.map_err(|error| refused(&error))?));
     let mut matcher = Matcher::new(Arc::clone(vocabulary), parser);
     // A grammar without a first token is found out here and not by its rows.

@@ -2,6 +2,8 @@
 
 use llguidance::api::TopLevelGrammar;
 
+use super::calls::Calls;
+use super::vocabulary::Vocabulary;
 use super::{gbnf, schema};
 use crate::error::{Code, Error, Result};
 use crate::limits::GRAMMAR_BYTES_MAX;
@@ -25,6 +27,8 @@ pub enum Constraint {
     Grammar(String),
     /// One of these texts.
     Choice(Vec<String>),
+    /// Calls of tools.
+    Calls(Calls),
 }
 
 impl Constraint {
@@ -35,6 +39,7 @@ impl Constraint {
             Self::Regex(_) => "the regular expression",
             Self::Grammar(_) => "the grammar",
             Self::Choice(_) => "the list of choices",
+            Self::Calls(_) => "the calls of tools",
         }
     }
 
@@ -45,6 +50,7 @@ impl Constraint {
                 text.len()
             }
             Self::Choice(choices) => choices.iter().map(String::len).sum(),
+            Self::Calls(calls) => calls.bytes(),
         }
     }
 
@@ -70,11 +76,11 @@ impl Constraint {
         }
     }
 
-    /// The constraint in the compiler's terms.
+    /// The constraint in the compiler's terms and the markers of `vocabulary`.
     ///
     /// # Errors
     /// `InvalidRequest` when it is malformed, `Unsupported` naming what is not supported.
-    pub(super) fn source(&self) -> Result<TopLevelGrammar> {
+    pub(super) fn source(&self, vocabulary: &Vocabulary) -> Result<TopLevelGrammar> {
         Ok(match self {
             Self::JsonObject => {
                 TopLevelGrammar::from_json_schema(schema::prepared(r#"{"type":"object"}"#, true)?)
@@ -88,6 +94,7 @@ impl Constraint {
             }
             Self::Grammar(text) => TopLevelGrammar::from_lark(text.clone()),
             Self::Choice(choices) => TopLevelGrammar::from_lark(one_of(choices)),
+            Self::Calls(calls) => TopLevelGrammar::from_lark(calls.to_lark(vocabulary)?),
         })
     }
 

@@ -19,6 +19,7 @@
 //! Invariant: whatever tokens the masks let through, the text of a satisfied row, or of one that ended by a
 //! stop token, matches its constraint.
 
+mod calls;
 mod compiler;
 mod constraint;
 mod gbnf;
@@ -28,6 +29,7 @@ mod reasoning;
 mod schema;
 mod vocabulary;
 
+pub use calls::{Calls, Part};
 pub use compiler::{Grammar, Grammars};
 pub use constraint::Constraint;
 pub use guide::{Guide, Outcome, Workers};

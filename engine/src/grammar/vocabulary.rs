@@ -78,13 +78,13 @@ impl Vocabulary {
 
     /// The one token that spells `text`, markers first.
     pub(super) fn token_of(&self, text: &str) -> Option<u32> {
-        let trie = self.trie.tok_trie();
-        trie.get_special_token(text).or_else(|| trie.token_id_at_bytes(text.as_bytes()))
+        let text_token = || self.trie.tok_trie().token_id_at_bytes(text.as_bytes());
+        self.marker_token(text).or_else(text_token)
     }
 
-    /// Whether `text` is the name of a marker.
-    pub(super) fn is_marker(&self, text: &str) -> bool {
-        self.trie.tok_trie().get_special_token(text).is_some()
+    /// The marker of this name.
+    pub(super) fn marker_token(&self, name: &str) -> Option<u32> {
+        self.trie.tok_trie().get_special_token(name)
     }
 
     /// Everything that says something and does not end the answer.

@@ -2,6 +2,7 @@
 
 mod answers;
 mod cache;
+mod calls;
 mod masks;
 mod reasoning;
 mod refusals;

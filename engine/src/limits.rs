@@ -49,6 +49,8 @@ pub const GRAMMAR_BYTES_MAX: usize = 256 * 1024;
 pub const SCHEMA_NODES_MAX: usize = 5_000;
 /// The stack of a thread that compiles a grammar.
 pub const GRAMMAR_STACK_BYTES: usize = 128 * 1024 * 1024;
+/// Grammars that compile at once, each on a stack of its own.
+pub const GRAMMAR_COMPILERS_MAX: usize = 2;
 /// Compiled grammars that are kept for requests to come.
 pub const GRAMMARS_MAX: usize = 64;
 /// Threads that fill token masks.

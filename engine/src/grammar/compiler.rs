@@ -97,6 +97,13 @@ impl Grammars {
         kept.grammar.get_or_init(|| on_deep_stack(constraint, vocabulary)).clone()
     }
 
+    /// The grammar of `constraint`, or why it has none, if it was compiled lately. Takes no time.
+    pub fn known(&self, constraint: &Constraint) -> Option<Result<Grammar>> {
+        let kept = self.kept.lock();
+        let place = kept.iter().find(|kept| kept.constraint == *constraint)?;
+        place.grammar.get().cloned()
+    }
+
     fn read_vocabulary(&self) -> Result<Arc<Vocabulary>> {
         Vocabulary::new(&self.tokenizer, self.vocab_size).map(Arc::new)
     }

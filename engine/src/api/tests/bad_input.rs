@@ -79,7 +79,7 @@ async fn known_fields_that_ask_for_what_we_lack_are_refused_by_name() {
         (CHAT, "functions", tool),
         (CHAT, "tool_choice", json!("required")),
         (CHAT, "tool_choice", json!({"type": "function"})),
-        (CHAT, "response_format", json!({"type": "json_object"})),
+        (CHAT, "guided_whitespace_pattern", json!(" ")),
         (CHAT, "logprobs", json!(true)),
         (CHAT, "top_logprobs", json!(3)),
         (CHAT, "logit_bias", json!({"5": 1})),

@@ -4,6 +4,7 @@ mod error;
 mod models;
 mod reply;
 mod request;
+mod structure;
 
 pub use error::ErrorBody;
 pub use models::{ModelEntry, ModelList};

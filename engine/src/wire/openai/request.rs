@@ -9,6 +9,7 @@ use std::num::NonZeroUsize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
+use super::structure;
 use crate::error::{Code, Error, Result};
 use crate::gateway::{GenerateRequest, ModelCard, Prompt};
 use crate::sampling::SamplingParams;
@@ -109,6 +110,7 @@ fn request(
             max_tokens: max_tokens(fields)?,
             sampling: sampling(fields, &card.sampling_defaults)?,
             stop: stop_strings(fields)?,
+            structure: structure::structure(fields)?,
             // The priority comes by a header.
             ..GenerateRequest::new(kind.new_id(), prompt)
         },
@@ -291,7 +293,6 @@ const CHAT_REFUSALS: &[Refusal] = &[
     ("functions", is_filled),
     ("tool_choice", chooses_a_tool),
     ("function_call", chooses_a_tool),
-    ("response_format", is_structured),
     ("logprobs", asks),
     ("top_logprobs", asks),
     ("logit_bias", is_filled),
@@ -307,7 +308,6 @@ const COMPLETION_REFUSALS: &[Refusal] = &[
     // Even 0 asks for the chosen tokens' log-probabilities.
     ("logprobs", |value| *value != Value::Bool(false)),
     ("logit_bias", is_filled),
-    ("response_format", is_structured),
 ];
 
 fn refuse(fields: &Fields<'_>, refusals: &[Refusal]) -> Result<()> {
@@ -356,10 +356,6 @@ fn chooses_a_tool(value: &Value) -> bool {
     !matches!(value.as_str(), Some("none" | "auto"))
 }
 
-fn is_structured(value: &Value) -> bool {
-    value.get("type").and_then(Value::as_str) != Some("text")
-}
-
 fn goes_beyond_text(value: &Value) -> bool {
     value.as_array().is_none_or(|items| items.iter().any(|item| item.as_str() != Some("text")))
 }
@@ -380,7 +376,7 @@ mod tests {
     use super::*;
     use crate::gateway::script::card;
 
-    const NAMES: [&str; 24] = [
+    const NAMES: [&str; 27] = [
         "model",
         "messages",
         "prompt",
@@ -403,6 +399,9 @@ mod tests {
         "tools",
         "logprobs",
         "response_format",
+        "structured_outputs",
+        "guided_json",
+        "guided_choice",
         "frequency_penalty",
         "logit_bias",
     ];

@@ -6,3 +6,4 @@ mod bad_models;
 mod command_line;
 mod ends;
 mod kv_schemes;
+mod structure;

@@ -7,6 +7,7 @@ mod client;
 mod lifecycle;
 mod replies;
 mod status;
+mod structure;
 
 use std::sync::Arc;
 

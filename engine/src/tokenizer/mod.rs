@@ -39,6 +39,16 @@ pub struct TokenText {
 #[derive(Debug, Clone)]
 pub struct Tokenizer(Arc<Loaded>);
 
+/// What a token says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Spelling {
+    /// These bytes of text; a character may span tokens.
+    Text(Vec<u8>),
+    /// Something about the text, like where a turn ends: a special token, or an added one in angle
+    /// brackets.
+    Marker(String),
+}
+
 #[derive(Debug)]
 struct Loaded {
     inner: tokenizers::Tokenizer,
@@ -121,8 +131,8 @@ impl Tokenizer {
         self.0.inner.decode(ids, false).map_err(failed)
     }
 
-    /// How the vocabulary spells the token `id`.
-    pub fn spelling(&self, id: u32) -> Option<String> {
+    /// The vocabulary's own name of the token `id`.
+    pub fn entry(&self, id: u32) -> Option<String> {
         self.0.inner.id_to_token(id)
     }
 
@@ -163,6 +173,28 @@ impl Tokenizer {
     /// The model's chat template, if it has one.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.0.chat_template.as_ref()
+    }
+
+    /// What `id` spells by itself; `None` for ids without a token.
+    ///
+    /// # Errors
+    /// `Unsupported` when the tokenizer's tokens are not bytes.
+    pub fn spelling(&self, id: u32) -> Result<Option<Spelling>> {
+        let inner = &self.0.inner;
+        let Some(token) = inner.id_to_token(id) else {
+            return Ok(None);
+        };
+        let added = inner.get_added_vocabulary();
+        let bracketed = token.starts_with('<') && token.ends_with('>');
+        let is_added = || added.get_added_tokens_decoder().contains_key(&id);
+        if added.is_special_token(&token) || bracketed && is_added() {
+            return Ok(Some(Spelling::Marker(token)));
+        }
+        if self.0.pieces.is_none() {
+            let message = "the tokens of this model's tokenizer are not bytes";
+            return Err(Error::new(Code::Unsupported, message));
+        }
+        Ok(Some(Spelling::Text(self.piece(id, token)?)))
     }
 
     /// The token of `id` as the vocabulary spells it; `None` for special and unknown ids.

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::request::{GenerateRequest, ToolChoice, ToolUse};
 use crate::error::{Code, Error, Result};
 use crate::grammar::{Calls, Constraint, Part, Reasoning, ReasoningStart};
-use crate::output::{AnswerFormat, ReasoningFormat, Tool, ToolFormat};
+use crate::output::{AnswerFormat, Tool, ToolFormat};
 use crate::tokenizer::{Spelling, Tokenizer};
 
 /// What the answer must look like, and the request field that says so.
@@ -60,20 +60,13 @@ pub(super) fn reasoning(
     tokens: &[u32],
     tokenizer: &Tokenizer,
 ) -> Option<Reasoning> {
-    let (opening, end) = markers(format.reasoning?);
+    let (opening, end) = format.reasoning?.markers();
     let start = match (ends_in(tokens, opening, tokenizer), request.reasoning.enabled) {
         (true, _) => ReasoningStart::Opened,
         (false, Some(false)) => return None,
         (false, _) => ReasoningStart::MayOpen(opening.to_owned()),
     };
     Some(Reasoning { start, end: end.to_owned() })
-}
-
-/// What opens and what ends reasoning.
-fn markers(format: ReasoningFormat) -> (&'static str, &'static str) {
-    match format {
-        ReasoningFormat::Think => ("<think>", "</think>"),
-    }
 }
 
 /// Whether the last thing that `tokens` say, white space aside, is `marker`: the template opened it.
@@ -160,6 +153,7 @@ fn markup(format: ToolFormat) -> Option<Markup> {
             between: Some(vec![text("\n")]),
             close: Vec::new(),
         },
+        _ => return None,
     })
 }
 
@@ -199,9 +193,13 @@ mod tests {
     use super::*;
     use crate::gateway::request::Prompt;
     use crate::gateway::script;
+    use crate::output::ReasoningFormat;
 
-    const TALKS: AnswerFormat =
-        AnswerFormat { reasoning: Some(ReasoningFormat::Think), tools: Some(ToolFormat::Json) };
+    const TALKS: AnswerFormat = AnswerFormat {
+        reasoning: Some(ReasoningFormat::Think),
+        tools: Some(ToolFormat::Json),
+        messages: None,
+    };
 
     fn tool(name: &str) -> Tool {
         let parameters = json!({"properties": {"a": {"type": "integer"}}, "required": ["a"]});

@@ -131,8 +131,8 @@ async fn what_the_document_rules_out_is_refused_by_name() {
             for value in broken(property) {
                 let body = merged(whole.clone(), json!({name: value}));
                 let answer = server.client.post(path, &body).await;
-                let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
                 assert_eq!(answer.status, 400, "{path} takes {body}");
+                let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
                 assert!(message.contains(&format!("`{name}")), "{path}: {message}");
                 tried += 1;
             }

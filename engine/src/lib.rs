@@ -13,6 +13,7 @@ pub mod mlx;
 pub mod tokenizer;
 
 pub mod cache;
+pub mod grammar;
 
 #[cfg(feature = "mlx")]
 pub mod model;

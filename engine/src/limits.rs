@@ -69,6 +69,18 @@ pub const STOP_STRINGS_MAX: usize = 16;
 pub const STOP_STRING_BYTES_MAX: usize = 1024;
 /// The most likely tokens of a step that a request may ask for (`top_logprobs`).
 pub const TOP_LOGPROBS_MAX: usize = 20;
+/// Bytes of a schema, regular expression, grammar or list of choices that an answer must match.
+pub const GRAMMAR_BYTES_MAX: usize = 256 * 1024;
+/// Subschemas of a JSON schema. The compiler descends into them, so this bounds its stack.
+pub const SCHEMA_NODES_MAX: usize = 5_000;
+/// The stack of a thread that compiles a grammar.
+pub const GRAMMAR_STACK_BYTES: usize = 128 * 1024 * 1024;
+/// Grammars that compile at once, each on a stack of its own.
+pub const GRAMMAR_COMPILERS_MAX: usize = 2;
+/// Compiled grammars that are kept for requests to come.
+pub const GRAMMARS_MAX: usize = 64;
+/// Threads that fill token masks.
+pub const MASK_THREADS_MAX: usize = 4;
 /// How often the scheduler posts a snapshot while nothing but token counts changes.
 pub const SNAPSHOT_PERIOD_MS: u64 = 20;
 /// How long the engine may go without progress before it counts as stuck. One prompt chunk of a large

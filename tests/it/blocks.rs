@@ -6,7 +6,8 @@ use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::scheduler::{
-    Board, Executor, FinishReason, Lane, RowEvent, RowSpec, Sampled, Scheduler, Stepped, Yield,
+    Board, Executor, FinishReason, Lane, RowEvent, RowSpec, Said, Sampled, Scheduler, Stepped,
+    Yield,
 };
 use slipstream_engine::telemetry::MemorySnapshot;
 use slipstream_tests::client::{Client, serve_all};
@@ -51,7 +52,7 @@ impl Executor for Counting {
         Ok(())
     }
 
-    fn first_token(&mut self, _: &mut Row, _: &[u32]) -> Result<Sampled> {
+    fn first_token(&mut self, _: &mut Row, _: &[u32]) -> Result<Said> {
         panic!("a row that writes in blocks has no token 0")
     }
 
@@ -74,10 +75,13 @@ impl Executor for Counting {
         }
         let block = row.next..row.next + BLOCK_TOKENS;
         row.next = block.end;
-        Ok(Stepped { sampled: block.map(Sampled::from).collect(), ..Stepped::default() })
+        Ok(Stepped {
+            said: block.map(|token| Said::from(Sampled::from(token))).collect(),
+            ..Stepped::default()
+        })
     }
 
-    fn flush(&mut self) -> Result<Vec<Sampled>> {
+    fn flush(&mut self) -> Result<Vec<Said>> {
         panic!("nothing is in flight")
     }
 

@@ -3,6 +3,8 @@
 
 // Rows that write in blocks.
 mod blocks;
+// Answers that must match a schema, a pattern, a grammar or a choice.
+mod grammar;
 // Thousands of requests through the gateway, in virtual time.
 mod gateway;
 // What mlx-lm makes of the same weights.

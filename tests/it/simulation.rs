@@ -1,7 +1,7 @@
 //! The production scheduler against a scripted model, thousands of times.
 //!
 //! A seed chooses the caps and the KV budget, the rows with their lanes and priorities, when they
-//! arrive, when their clients leave (between two ticks, or in the middle of a call of the executor),
+//! arrive, which of them have grammars, when their clients leave (between two ticks, or in the middle of a call of the executor),
 //! which calls fail, how fast the device is, how time passes, and what is switched off. Every row's
 //! tokens are held against what the naive model says to a row that runs alone, and the invariants
 //! below against every tick. `SLIPSTREAM_SEED=n` replays one seed.
@@ -24,6 +24,7 @@ use slipstream_engine::scheduler::{
 use slipstream_engine::telemetry::{RowSnapshot, Snapshot};
 
 use slipstream_tests::client::Client;
+use slipstream_tests::grammar;
 use slipstream_tests::random::Random;
 use slipstream_tests::script::{
     Answer, Call, Counts, Fault, Pace, Script, ScriptedExecutor, SharedJournal, answer, row,
@@ -514,6 +515,7 @@ fn random_guests(random: &mut Random) -> Vec<Guest> {
     let rows = random.size(1, 24);
     let serial_once_in = *random.pick(&[2, 5, 1000]);
     let background_once_in = *random.pick(&[1, 2, 4, 1000]);
+    let grammar_once_in = *random.pick(&[1, 2, 4, 1000, 1000]);
     let leaves_once_in = *random.pick(&[2, 4, 1000]);
     let arrivals_spread = *random.pick(&[0, 10, 100]);
     let mut arrives_tick = 1;
@@ -523,6 +525,10 @@ fn random_guests(random: &mut Random) -> Vec<Guest> {
         let mut spec = random_spec(random, index, serial_once_in);
         if random.once_in(background_once_in) {
             spec.priority = Priority::Background;
+        }
+        if random.once_in(grammar_once_in) {
+            spec.grammar = Some(random.pick(grammar::cases()).grammar.clone());
+            spec.stop_tokens = [grammar::END].into();
         }
         let leaves = match random.once_in(leaves_once_in) {
             true => random_departure(random, arrives_tick),

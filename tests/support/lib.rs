@@ -3,6 +3,7 @@
 
 pub mod client;
 pub mod demo;
+pub mod grammar;
 pub mod random;
 pub mod script;
 pub mod server;

@@ -4,6 +4,9 @@
 //! [`ScriptedExecutor`] keeps a row's hash where the MLX executor keeps its caches, reads its steps one
 //! step late as that one does, and panics when the scheduler breaks the contract of
 //! [`Executor`]. It fails where its script says so, and keeps a [`Journal`] of what it did.
+//!
+//! A row with a grammar says one of the tokens that its mask allows, by the same hash: as random as a
+//! model's logits can be.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,12 +16,14 @@ use std::time::Duration;
 
 use slipstream_engine::clock::Clock;
 use slipstream_engine::error::{Code, Error, Result};
+use slipstream_engine::grammar::{Grammar, Guide, Mask, Matcher, Outcome};
 use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::scheduler::{
-    Executor, FinishReason, Lane, Priority, RowSpec, Sampled, Stepped,
+    Answer as Standing, Executor, FinishReason, Lane, Priority, RowSpec, Said, Sampled, Stepped,
 };
 use slipstream_engine::telemetry::MemorySnapshot;
 
+use crate::grammar::{closes, workers};
 use crate::random::mix;
 
 /// Tokens that the model can say.
@@ -39,6 +44,7 @@ pub fn row(id: impl Into<String>, prompt: Vec<u32>, max_tokens: usize) -> RowSpe
         max_tokens,
         stop_tokens: Arc::new([]),
         sampling: SamplingParams::default(),
+        grammar: None,
     }
 }
 
@@ -62,18 +68,31 @@ pub struct Answer {
 pub fn answer(spec: &RowSpec) -> Answer {
     let mut memory = spec.prompt.iter().fold(Memory::new(spec), Memory::fed);
     let mut tokens = Vec::new();
+    let mut matcher = spec.grammar.as_ref().map(Grammar::matcher);
+    let mut mask = matcher.as_mut().and_then(mask_of);
     loop {
-        let token = memory.next_token();
+        let token = memory.next_token(mask.as_ref());
         let generated_tokens = tokens.len() + 1;
         if spec.stop_tokens.contains(&token) {
             return Answer { tokens, reason: FinishReason::Stop, generated_tokens };
         }
         tokens.push(token);
+        if let Some(matcher) = &mut matcher {
+            matcher.accept(token).expect("the mask allowed it");
+            mask = mask_of(matcher);
+            if matcher.is_satisfied() {
+                return Answer { tokens, reason: FinishReason::Stop, generated_tokens };
+            }
+        }
         if generated_tokens == spec.max_tokens {
             return Answer { tokens, reason: FinishReason::Length, generated_tokens };
         }
         memory = memory.fed(&token);
     }
+}
+
+fn mask_of(matcher: &mut Matcher) -> Option<Mask> {
+    matcher.mask().expect("every answer of these grammars can be spelled")
 }
 
 /// A call of the executor that may fail.
@@ -219,6 +238,7 @@ pub struct Solo {
     spec: RowSpec,
     memory: Memory,
     first: Option<u32>,
+    guide: Option<Guide>,
     lease: Lease,
 }
 
@@ -229,6 +249,7 @@ struct BatchRow {
     /// Sampled and not yet fed.
     next: u32,
     sampled_tokens: usize,
+    guide: Option<Guide>,
     _lease: Lease,
 }
 
@@ -269,9 +290,10 @@ impl ScriptedExecutor {
         self.batch.iter().map(|row| row.spec.id.clone()).collect()
     }
 
-    fn read(&self) -> Vec<Sampled> {
+    /// Reads what is in flight; grammars take it in.
+    fn read(&mut self) -> Vec<Said> {
         match self.in_flight {
-            true => self.batch.iter().map(|row| Sampled::from(row.next)).collect(),
+            true => self.batch.iter_mut().map(|row| said(row.next, row.guide.as_mut())).collect(),
             false => Vec::new(),
         }
     }
@@ -305,7 +327,9 @@ impl Executor for ScriptedExecutor {
         self.call(Call::Open, std::iter::once(&spec.id))?;
         let memory = Memory::new(spec);
         self.take_time(Call::Open, 0, 0);
-        Ok(Solo { spec: spec.clone(), memory, first: None, lease: Lease::new(&self.journal) })
+        let guide = spec.grammar.as_ref().map(|grammar| Guide::start(grammar, workers()));
+        let lease = Lease::new(&self.journal);
+        Ok(Solo { spec: spec.clone(), memory, first: None, guide, lease })
     }
 
     fn prefill(&mut self, solo: &mut Solo, tokens: &[u32]) -> Result<()> {
@@ -321,16 +345,16 @@ impl Executor for ScriptedExecutor {
         Ok(())
     }
 
-    fn first_token(&mut self, solo: &mut Solo, tokens: &[u32]) -> Result<Sampled> {
+    fn first_token(&mut self, solo: &mut Solo, tokens: &[u32]) -> Result<Said> {
         let rest = &solo.spec.prompt[solo.memory.fed_tokens..];
         assert_eq!(rest, tokens, "not the end of the prompt");
         assert!(tokens.len() == 1 || self.script.no_tail_split, "the last token is not alone");
         self.call(Call::FirstToken, std::iter::once(&solo.spec.id))?;
         self.take_time(Call::FirstToken, tokens.len(), solo.memory.fed_tokens);
         solo.feed(tokens);
-        let token = solo.memory.next_token();
+        let token = solo.memory.next_token(mask_by(&mut solo.guide).as_ref());
         solo.first = Some(token);
-        Ok(Sampled::from(token))
+        Ok(said(token, solo.guide.as_mut()))
     }
 
     fn join(&mut self, solo: Solo) -> Result<()> {
@@ -339,9 +363,9 @@ impl Executor for ScriptedExecutor {
         ids.push(solo.spec.id.clone());
         self.batch_call(Call::Join, &ids)?;
         let next = solo.first.expect("a row joins after its token 0");
-        let Solo { spec, memory, mut lease, .. } = solo;
+        let Solo { spec, memory, guide, mut lease, .. } = solo;
         lease.hold(0);
-        self.batch.push(BatchRow { spec, memory, next, sampled_tokens: 1, _lease: lease });
+        self.batch.push(BatchRow { spec, memory, next, sampled_tokens: 1, guide, _lease: lease });
         self.note_batch();
         Ok(())
     }
@@ -351,24 +375,24 @@ impl Executor for ScriptedExecutor {
         let wanted = self.batch.iter().any(|row| row.sampled_tokens < row.spec.max_tokens);
         assert!(wanted, "a step for rows that all have their last token");
         self.batch_call(Call::Step, &self.ids())?;
-        let sampled = self.read();
+        let said = self.read();
         for row in &mut self.batch {
             row.memory = row.memory.fed(&row.next);
-            row.next = row.memory.next_token();
+            row.next = row.memory.next_token(mask_by(&mut row.guide).as_ref());
             row.sampled_tokens += 1;
         }
         self.in_flight = true;
         self.note_batch();
         self.journal.open().step_rows.push(self.batch.len());
         let waited = self.take_time(Call::Step, self.batch.len(), self.width_tokens() as usize);
-        Ok(Stepped { sampled, waited, ..Stepped::default() })
+        Ok(Stepped { said, waited, ..Stepped::default() })
     }
 
-    fn flush(&mut self) -> Result<Vec<Sampled>> {
+    fn flush(&mut self) -> Result<Vec<Said>> {
         self.batch_call(Call::Flush, &self.ids())?;
-        let sampled = self.read();
+        let said = self.read();
         self.in_flight = false;
-        Ok(sampled)
+        Ok(said)
     }
 
     fn filter(&mut self, keep: &[usize]) -> Result<()> {
@@ -423,8 +447,39 @@ impl Memory {
         Self { hash, fed_tokens: self.fed_tokens + 1 }
     }
 
-    fn next_token(self) -> u32 {
-        (mix(self.hash) % VOCABULARY) as u32
+    /// What it says next, among what `mask` allows if there is one.
+    fn next_token(self, mask: Option<&Mask>) -> u32 {
+        let bits = mix(self.hash);
+        let Some(mask) = mask else {
+            return (bits % VOCABULARY) as u32;
+        };
+        let allowed: Vec<u32> = mask.allowed().collect();
+        let closing: Vec<u32> = allowed.iter().copied().filter(|token| closes(*token)).collect();
+        let choices = if bits >> 63 == 0 && !closing.is_empty() { closing } else { allowed };
+        choices[(bits % choices.len() as u64) as usize]
+    }
+}
+
+/// The token, and what it made of the answer by the row's grammar.
+fn said(token: u32, guide: Option<&mut Guide>) -> Said {
+    let sampled = Sampled::from(token);
+    let Some(guide) = guide else {
+        return sampled.into();
+    };
+    guide.take(token, workers());
+    let answer = match guide.outcome() {
+        Outcome::Open(_) => Standing::Open,
+        Outcome::Satisfied => Standing::Whole,
+        Outcome::Stuck(error) => Standing::Stuck(error.clone()),
+    };
+    Said { sampled, answer }
+}
+
+/// The mask of a row, if it has a grammar and its answer goes on.
+fn mask_by(guide: &mut Option<Guide>) -> Option<Mask> {
+    match guide.as_mut()?.outcome() {
+        Outcome::Open(mask) => Some(mask.clone()),
+        Outcome::Satisfied | Outcome::Stuck(_) => None,
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) async fn tokenize(
         }
         TokenizePrompt::Chat(request) => engine.prompt_tokens(&request).await?,
     };
-    let spelling = |token: &u32| engine.tokenizer().spelling(*token).unwrap_or_default();
+    let spelling = |token: &u32| engine.tokenizer().entry(*token).unwrap_or_default();
     let spellings = request.spelled.then(|| tokens.iter().map(spelling).collect());
     Ok(Json(TokenizeBody::new(engine.card(), tokens, spellings)))
 }

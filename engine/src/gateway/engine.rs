@@ -9,12 +9,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::card::ModelCard;
 use super::generation::{self, Generation, LiveRow, Phase, Stopwatch};
+use super::guidance::{self, Structure};
 use super::live::LiveRequests;
 use super::request::{self, GenerateRequest, Prompt};
 use super::rows::{EmbedJob, Health, Rows};
 use crate::clock::{self, Clock, Time};
 use crate::config::SchedulerConfig;
 use crate::error::{Code, Error, Result};
+use crate::grammar::{Constraint, Grammar, Grammars};
+use crate::limits::GRAMMAR_COMPILERS_MAX;
+use crate::output::AnswerFormat;
 use crate::scheduler::event_channel;
 use crate::telemetry::{Meters, Snapshot};
 use crate::tokenizer::Tokenizer;
@@ -35,6 +39,11 @@ pub struct Engine(Arc<Inner>);
 struct Inner {
     card: ModelCard,
     tokenizer: Tokenizer,
+    /// How the model writes reasoning and calls.
+    format: AnswerFormat,
+    grammars: Arc<Grammars>,
+    /// Grammars that may compile at once.
+    compilers: Semaphore,
     rows: Arc<dyn Rows>,
     scheduler: SchedulerConfig,
     clock: Clock,
@@ -57,8 +66,12 @@ impl Engine {
     ) -> Self {
         let live_max = scheduler.live_rows_max();
         card.sampling_defaults.xtc.exempt = never_dropped(&tokenizer, card.vocab_size);
+        let grammars = Arc::new(Grammars::new(tokenizer.clone(), card.vocab_size));
         Self(Arc::new(Inner {
             meters: Meters::new(card.id.clone()),
+            format: AnswerFormat::default(),
+            grammars,
+            compilers: Semaphore::new(GRAMMAR_COMPILERS_MAX),
             card,
             tokenizer,
             rows,
@@ -88,13 +101,14 @@ impl Engine {
         inner.check_serving()?;
         let place = inner.place_in_queue()?;
         let tokens = inner.tokenize(&request.prompt).await?;
-        let (spec, placement) = request::row(
+        let (mut spec, placement) = request::row(
             &request,
             tokens,
             &inner.card,
             &inner.scheduler,
             inner.tokenizer.stop_tokens(),
         )?;
+        spec.grammar = inner.grammar(&request, &spec.prompt).await?;
         // `SLIPSTREAM_LANE_DEBUG=1` lets this through.
         tracing::info!(target: PLACEMENT_LOG, id = spec.id, ?placement, "placed");
         let (sender, events) = event_channel(spec.max_tokens);
@@ -237,6 +251,32 @@ impl Inner {
             let message = format!("failed to tokenize `{}`: {panic}", prompt.param());
             Err(Error::new(Code::Internal, message))
         })
+    }
+
+    /// What the answer of `request`, whose prompt is `tokens`, must match.
+    async fn grammar(&self, request: &GenerateRequest, tokens: &[u32]) -> Result<Option<Grammar>> {
+        let structure = guidance::structure(request, &self.format)?;
+        let Some(Structure { constraint, param }) = structure else {
+            return Ok(None);
+        };
+        let compiled = self.compiled(constraint).await;
+        let grammar = compiled.map_err(|error| error.with_param(param))?;
+        let reasoning = guidance::reasoning(request, &self.format, tokens, &self.tokenizer);
+        Ok(Some(match reasoning {
+            Some(reasoning) => grammar.after(reasoning),
+            None => grammar,
+        }))
+    }
+
+    async fn compiled(&self, constraint: Constraint) -> Result<Grammar> {
+        if let Some(known) = self.grammars.known(&constraint) {
+            return known;
+        }
+        let failed = |message| Error::new(Code::Internal, format!("failed to compile: {message}"));
+        let _turn = self.compilers.acquire().await.map_err(|closed| failed(closed.to_string()))?;
+        let grammars = Arc::clone(&self.grammars);
+        let compiled = tokio::task::spawn_blocking(move || grammars.compile(&constraint)).await;
+        compiled.unwrap_or_else(|panic| Err(failed(panic.to_string())))
     }
 
     fn queue_full(&self) -> Error {

@@ -10,6 +10,7 @@ mod card;
 mod driver;
 mod engine;
 mod generation;
+mod guidance;
 mod live;
 mod logprobs;
 mod placement;
@@ -24,6 +25,7 @@ pub use card::{Embeddings, ModelCapabilities, ModelCard};
 pub use driver::RowThread;
 pub use engine::{Engine, PLACEMENT_LOG};
 pub use generation::{AnswerEvent, FinishReason, Generation, Usage};
+pub use guidance::Structure;
 pub use logprobs::{LogprobEntry, TokenLogprob};
 pub use placement::{Ground, Placement, RequestShape, SerialReason, place};
 pub use request::{

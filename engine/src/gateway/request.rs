@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::card::ModelCard;
+use super::guidance::Structure;
 use super::placement::{Ground, Placement, RequestShape, place};
 use crate::config::SchedulerConfig;
 use crate::error::{Code, Error, Result};
@@ -42,6 +43,8 @@ pub struct GenerateRequest {
     pub sampling: SamplingParams,
     /// Strings that end the visible answer, and are no part of it.
     pub stop: Vec<String>,
+    /// What the answer must look like, if anything.
+    pub structure: Option<Structure>,
     /// The tools of a chat.
     pub tools: ToolUse,
     /// Whether a chat's model thinks first, and how much.
@@ -61,6 +64,7 @@ impl GenerateRequest {
             priority: Priority::default(),
             sampling: SamplingParams::default(),
             stop: Vec::new(),
+            structure: None,
             tools: ToolUse::default(),
             reasoning: Reasoning::default(),
             template_variables: Map::new(),
@@ -282,6 +286,7 @@ impl Draft {
             kv_bytes: self.kv_bytes,
             stop_tokens,
             sampling: self.sampling,
+            grammar: None,
         })
     }
 }

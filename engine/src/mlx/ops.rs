@@ -625,6 +625,37 @@ pub fn exclude(excluded: &Array, array: &Array) -> Result<Array> {
     Ok(mlx_rs::ops::select(excluded, minus_infinity, array)?)
 }
 
+/// `logits` `[B, V]` with minus infinity at each token whose bit in its row's words (bit `i % 32` of word
+/// `i / 32`) is not set, or that the words end before. A row without words keeps every bit of its logits.
+///
+/// # Errors
+/// `EngineFailed` with MLX's text.
+pub fn keep_bits(rows: &[Option<&[u32]>], logits: &Array) -> Result<Array> {
+    let vocabulary = logits.dim(-1);
+    let width = vocabulary.unsigned_abs().div_ceil(u32::BITS) as usize;
+    let mut words = Vec::with_capacity(rows.len() * width);
+    for row in rows {
+        let given = row.unwrap_or(&[]);
+        let rest = if row.is_some() { 0 } else { u32::MAX };
+        words.extend(given.iter().copied().chain(std::iter::repeat(rest)).take(width));
+    }
+    let words = Array::from_slice(&words, &[axis_index(rows.len()), axis_index(width), 1]);
+    let bits: Vec<u32> = (0..u32::BITS).map(|bit| 1 << bit).collect();
+    let bits = Array::from_slice(&bits, &[1, 1, axis_index(bits.len())]);
+    let cleared = bitwise_and(&words, &bits)?.eq(Array::from_slice(&[0u32], &[]))?;
+    let cleared = cleared.reshape(&[axis_index(rows.len()), -1])?;
+    exclude(&slice_axis(&cleared, 1, 0, vocabulary)?, logits)
+}
+
+/// The bits that two arrays of integers, broadcast, have in common.
+fn bitwise_and(left: &Array, right: &Array) -> Result<Array> {
+    let stream = Stream::thread_local_or_default();
+    new_array("comparing bits", |result| {
+        // SAFETY: the handles outlive the call.
+        unsafe { mlx_sys::mlx_bitwise_and(result, left.as_ptr(), right.as_ptr(), stream.as_ptr()) }
+    })
+}
+
 /// `array` with minus infinity at `indices` of the last axis.
 ///
 /// # Errors

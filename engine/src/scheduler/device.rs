@@ -6,18 +6,24 @@
 //!
 //! The one row of a model that writes in blocks is stepped by `blocks.rs`; nothing is pipelined there,
 //! because what the next forward sees depends on what the last one found.
+//!
+//! Where a row of the batch has a grammar, its mask depends on its last token. The forward pass is
+//! dispatched as ever; then the last ids are read, the masks fill on other threads while the device runs
+//! the pass, and only the sampling is built after that. Masks are bits on the host and booleans on the
+//! device; other rows' bits are all set, which leaves every bit of their logits as it is.
 
 use std::time::Duration;
 
 use rand::RngExt;
 
 use super::blocks::{BlockRow, CanvasObserver, Ground, Writing};
-use super::executor::{Executor, Sampled, Stepped, Yield};
+use super::executor::{Answer, Executor, Said, Sampled, Stepped, Yield};
 use super::row::RowSpec;
 use crate::cache::{CacheSet, KvScheme};
 use crate::clock::Clock;
 use crate::config::Levers;
 use crate::error::{Code, Error, Result};
+use crate::grammar::{Grammar, Guide, Outcome, Workers};
 use crate::limits::CLEAR_CACHE_STEPS;
 use crate::mlx::{Array, memory, ops};
 use crate::model::{Decoding, Denoising, Model};
@@ -43,6 +49,8 @@ pub struct MlxExecutor {
     denoising: Option<Denoising>,
     noise: NoiseMaker,
     canvas_observer: Option<CanvasObserver>,
+    /// From the first row with a grammar on.
+    workers: Option<Workers>,
 }
 
 /// Makes a row's noise, given its seed.
@@ -71,6 +79,7 @@ struct Batch {
 struct Row {
     id: String,
     sampler: Sampler,
+    guide: Option<Guide>,
 }
 
 /// The token of each row that was sampled and not yet fed.
@@ -101,6 +110,7 @@ impl MlxExecutor {
             denoising,
             noise: Box::new(|seed| Box::new(SeededNoise(seed))),
             canvas_observer: None,
+            workers: None,
         }
     }
 
@@ -138,16 +148,9 @@ impl MlxExecutor {
         self.observer = Some(observer);
     }
 
-    /// Runs tokens `[B, L]` of `rows` and samples the next one of each. `in_flight` are the same tokens
-    /// `[B]`, if they were not read. Afterwards caches convert, when it is time (mlx-lm 0.32.2,
-    /// `generate_step`: after each chunk and each step).
-    fn forward(
-        &mut self,
-        rows: &mut [Row],
-        caches: &mut CacheSet,
-        tokens: &Array,
-        in_flight: Option<&Array>,
-    ) -> Result<Picks> {
+    /// Runs tokens `[B, L]` of `rows`: logits `[B, V]` of what comes next. Afterwards caches convert, when it
+    /// is time (mlx-lm 0.32.2, `generate_step`: after each chunk and each step).
+    fn forward(&mut self, rows: &[Row], caches: &mut CacheSet, tokens: &Array) -> Result<Array> {
         let hidden = last_position(self.model.hidden(tokens, caches)?)?;
         let logits = self.model.logits(&hidden)?;
         let logits = logits.reshape(&[logits.dim(0), logits.dim(-1)])?;
@@ -156,24 +159,80 @@ impl MlxExecutor {
             observer(&ids, &logits);
         }
         caches.convert(&self.scheme)?;
+        Ok(logits)
+    }
+
+    /// Samples the next token of each row from `logits` `[B, V]`. `in_flight` `[B]` are the tokens before, if
+    /// they were not read; then no row has a grammar.
+    fn sample(&self, rows: &mut [Row], logits: &Array, in_flight: Option<&Array>) -> Result<Picks> {
+        let masked = masked(rows, logits)?;
+        let logits = masked.as_ref().unwrap_or(logits);
         let mut samplers = samplers(rows);
         match self.levers.row_sampling {
-            true => Sampler::sample_each(&mut samplers, &logits, in_flight),
-            false => Sampler::sample_rows(&mut samplers, &logits, in_flight),
+            true => Sampler::sample_each(&mut samplers, logits, in_flight),
+            false => Sampler::sample_rows(&mut samplers, logits, in_flight),
         }
     }
 
-    /// Builds and dispatches one step of `batch`; returns the register that was fed, and how long the
-    /// dispatch alone took.
-    fn dispatch(&mut self, batch: &mut Batch, clock: &Clock) -> Result<(Register, Duration)> {
+    /// A step of `batch` that is dispatched whole before the one before it is read.
+    fn step_ahead(&mut self, batch: &mut Batch, clock: &Clock) -> Result<Stepped> {
         let inputs = batch.register.as_inputs()?;
-        let in_flight = batch.register.in_flight();
-        let sampled = self.forward(&mut batch.rows, &mut batch.caches, &inputs, in_flight)?;
+        let logits = self.forward(&batch.rows, &mut batch.caches, &inputs)?;
+        let picks = self.sample(&mut batch.rows, &logits, batch.register.in_flight())?;
+        let dispatching = dispatch(picks.arrays(), clock)?;
+        let fed = std::mem::replace(&mut batch.register, Register::InFlight(picks));
+        let (said, waited) = self.take_in(&mut batch.rows, &fed, clock)?;
+        Ok(Stepped { said, dispatching, waited })
+    }
+
+    /// A step of `batch` in which the one before is read once the forward pass is dispatched.
+    fn step_masked(&mut self, batch: &mut Batch, clock: &Clock) -> Result<Stepped> {
+        let inputs = batch.register.as_inputs()?;
+        let logits = self.forward(&batch.rows, &mut batch.caches, &inputs)?;
+        let forward = dispatch([&logits], clock)?;
+        let (said, waited) = self.take_in(&mut batch.rows, &batch.register, clock)?;
+        let picks = self.sample(&mut batch.rows, &logits, None)?;
+        let sampling = dispatch(picks.arrays(), clock)?;
+        batch.register = Register::InFlight(picks);
+        Ok(Stepped { said, dispatching: forward + sampling, waited })
+    }
+
+    /// Reads what of `register` is in flight, and tells samplers and grammars of it; also says how long it
+    /// waited for that.
+    fn take_in(
+        &self,
+        rows: &mut [Row],
+        register: &Register,
+        clock: &Clock,
+    ) -> Result<(Vec<Said>, Duration)> {
+        let Register::InFlight(picks) = register else {
+            return Ok((Vec::new(), Duration::ZERO));
+        };
         let began = clock.now();
-        ops::start_evaluation(sampled.arrays())?;
-        let dispatching = clock.now().saturating_sub(began);
-        self.count_step()?;
-        Ok((std::mem::replace(&mut batch.register, Register::InFlight(sampled)), dispatching))
+        let sampled = picks.read(&mut samplers(rows))?;
+        let waited = clock.now().saturating_sub(began);
+        Ok((self.tell(rows, sampled), waited))
+    }
+
+    /// Tells each row's grammar of its token; all masks fill at once.
+    fn tell(&self, rows: &mut [Row], sampled: Vec<Sampled>) -> Vec<Said> {
+        for (row, sampled) in rows.iter_mut().zip(&sampled) {
+            if let (Some(guide), Some(workers)) = (&mut row.guide, &self.workers) {
+                guide.take(sampled.token, workers);
+            }
+        }
+        let answers = rows.iter_mut().map(Row::answer);
+        sampled.into_iter().zip(answers).map(|(sampled, answer)| Said { sampled, answer }).collect()
+    }
+
+    /// The guide of a row with `grammar`.
+    fn guide(&mut self, grammar: &Grammar) -> Result<Guide> {
+        if self.workers.is_none() {
+            self.workers = Some(Workers::start()?);
+        }
+        let workers = self.workers.as_ref();
+        let workers = workers.ok_or_else(|| Error::new(Code::Internal, "no thread fills masks"))?;
+        Ok(Guide::start(grammar, workers))
     }
 
     /// One forward of the row that writes in blocks. Reading what it found is all that it waits for.
@@ -194,12 +253,13 @@ impl MlxExecutor {
         };
         let row = self.block_row.as_mut();
         let row = row.ok_or_else(|| Error::new(Code::Internal, "a step without rows"))?;
-        let sampled = row.step(&mut ground)?;
+        let said = row.step(&mut ground)?.into_iter().map(Said::from).collect();
         let waited = ground.waited;
         self.count_step()?;
-        Ok(Stepped { sampled, waited, ..Stepped::default() })
+        Ok(Stepped { said, waited, ..Stepped::default() })
     }
 
+    /// Counts a step, and empties MLX's buffer cache now and then.
     fn count_step(&mut self) -> Result<()> {
         self.steps += 1;
         match self.steps.is_multiple_of(CLEAR_CACHE_STEPS) {
@@ -212,7 +272,7 @@ impl MlxExecutor {
         if self.block_row.is_some() {
             return Err(Error::new(Code::Internal, "a row joins one that writes in blocks"));
         }
-        let Row { id, sampler } = row;
+        let Row { id, sampler, .. } = row;
         self.block_row = Some(BlockRow { id, sampler, caches, writing });
         Ok(())
     }
@@ -239,7 +299,8 @@ impl Executor for MlxExecutor {
             let seed = spec.sampling.seed.unwrap_or(fresh_seed);
             Writing::new((self.noise)(seed), spec.max_tokens)
         });
-        let row = Row { id: spec.id.clone(), sampler };
+        let guide = spec.grammar.as_ref().map(|grammar| self.guide(grammar)).transpose()?;
+        let row = Row { id: spec.id.clone(), sampler, guide };
         Ok(SoloRow { row, caches: self.model.new_caches(), current: None, writing })
     }
 
@@ -251,13 +312,15 @@ impl Executor for MlxExecutor {
         memory::clear_cache()
     }
 
-    fn first_token(&mut self, solo: &mut SoloRow, tokens: &[u32]) -> Result<Sampled> {
+    fn first_token(&mut self, solo: &mut SoloRow, tokens: &[u32]) -> Result<Said> {
         let inputs = ops::token_matrix(tokens, 1);
         let row = std::slice::from_mut(&mut solo.row);
-        let picks = self.forward(row, &mut solo.caches, &inputs, None)?;
-        let sampled = only(picks.read(&mut samplers(row))?)?;
-        solo.current = Some(sampled.token);
-        Ok(sampled)
+        let logits = self.forward(row, &mut solo.caches, &inputs)?;
+        let picks = self.sample(row, &logits, None)?;
+        let sampled = picks.read(&mut samplers(row))?;
+        let said = only(self.tell(row, sampled))?;
+        solo.current = Some(said.sampled.token);
+        Ok(said)
     }
 
     fn join(&mut self, solo: SoloRow) -> Result<()> {
@@ -296,30 +359,32 @@ impl Executor for MlxExecutor {
         }
         let mut batch =
             self.batch.take().ok_or_else(|| Error::new(Code::Internal, "a step without rows"))?;
-        let (fed, dispatching) = self.dispatch(&mut batch, clock)?;
-        let stepped = match fed {
-            Register::Known(_) => Stepped { dispatching, ..Stepped::default() },
-            Register::InFlight(picks) => {
-                let began = clock.now();
-                let sampled = picks.read(&mut samplers(&mut batch.rows))?;
-                let waited = clock.now().saturating_sub(began);
-                Stepped { sampled, dispatching, waited }
-            }
+        let stepped = match batch.rows.iter().any(|row| row.guide.is_some()) {
+            true => self.step_masked(&mut batch, clock)?,
+            false => self.step_ahead(&mut batch, clock)?,
         };
         self.batch = Some(batch);
+        self.count_step()?;
         Ok(stepped)
     }
 
-    fn flush(&mut self) -> Result<Vec<Sampled>> {
-        let Some(batch) = &mut self.batch else {
+    fn flush(&mut self) -> Result<Vec<Said>> {
+        let Some(mut batch) = self.batch.take() else {
             return Ok(Vec::new());
         };
-        let Register::InFlight(picks) = &batch.register else {
-            return Ok(Vec::new());
+        let said = match &batch.register {
+            Register::Known(_) => Vec::new(),
+            Register::InFlight(picks) => {
+                let sampled = picks.read(&mut samplers(&mut batch.rows))?;
+                self.tell(&mut batch.rows, sampled)
+            }
         };
-        let sampled = picks.read(&mut samplers(&mut batch.rows))?;
-        batch.register = Register::Known(sampled.iter().map(|sampled| sampled.token).collect());
-        Ok(sampled)
+        if !said.is_empty() {
+            let tokens = said.iter().map(|said| said.sampled.token).collect();
+            batch.register = Register::Known(tokens);
+        }
+        self.batch = Some(batch);
+        Ok(said)
     }
 
     fn filter(&mut self, keep: &[usize]) -> Result<()> {
@@ -404,9 +469,44 @@ fn samplers(rows: &mut [Row]) -> Vec<&mut Sampler> {
     rows.iter_mut().map(|row| &mut row.sampler).collect()
 }
 
-fn only(sampled: Vec<Sampled>) -> Result<Sampled> {
-    let [only] = <[Sampled; 1]>::try_from(sampled).map_err(|others| {
+fn only(said: Vec<Said>) -> Result<Said> {
+    let [only] = <[Said; 1]>::try_from(said).map_err(|others| {
         Error::new(Code::Internal, format!("{} tokens for one row", others.len()))
     })?;
     Ok(only)
+}
+
+impl Row {
+    /// Where its answer stands; waits for its mask.
+    fn answer(&mut self) -> Answer {
+        match self.guide.as_mut().map(Guide::outcome) {
+            None | Some(Outcome::Open(_)) => Answer::Open,
+            Some(Outcome::Satisfied) => Answer::Whole,
+            Some(Outcome::Stuck(error)) => Answer::Stuck(error.clone()),
+        }
+    }
+
+    /// Its mask; `None` when everything is allowed, or nothing that is sampled counts.
+    fn mask(&mut self) -> Option<&[u32]> {
+        match self.guide.as_mut()?.outcome() {
+            Outcome::Open(mask) => Some(mask.words()),
+            Outcome::Satisfied | Outcome::Stuck(_) => None,
+        }
+    }
+}
+
+/// `logits` `[B, V]` with minus infinity where a row's grammar forbids the token; `None` when none does.
+fn masked(rows: &mut [Row], logits: &Array) -> Result<Option<Array>> {
+    if rows.iter().all(|row| row.guide.is_none()) {
+        return Ok(None);
+    }
+    let masks: Vec<Option<&[u32]>> = rows.iter_mut().map(Row::mask).collect();
+    ops::keep_bits(&masks, logits).map(Some)
+}
+
+/// Hands `arrays` to the device; says how long that took.
+fn dispatch<'a>(arrays: impl IntoIterator<Item = &'a Array>, clock: &Clock) -> Result<Duration> {
+    let began = clock.now();
+    ops::start_evaluation(arrays)?;
+    Ok(clock.now().saturating_sub(began))
 }

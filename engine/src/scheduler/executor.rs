@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::row::RowSpec;
 use crate::clock::Clock;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::telemetry::MemorySnapshot;
 
 pub use crate::sampling::Sampled;
@@ -20,12 +20,39 @@ pub enum Yield {
     Blocks,
 }
 
+/// A token that was read, and what it made of its row's answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Said {
+    /// The token.
+    pub sampled: Sampled,
+    /// The answer with it.
+    pub answer: Answer,
+}
+
+/// Where a row's answer stands by its grammar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// It may go on; a row without a grammar always may.
+    Open,
+    /// It is whole, and nothing but its end can follow.
+    Whole,
+    /// It cannot go on, and is not whole.
+    Stuck(Error),
+}
+
+impl From<Sampled> for Said {
+    /// A token of a row without a grammar.
+    fn from(sampled: Sampled) -> Self {
+        Self { sampled, answer: Answer::Open }
+    }
+}
+
 /// What a decode step brought.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Stepped {
     /// The tokens of the step before it: one per row, or none when nothing was in flight. With
     /// [`Yield::Blocks`] those of the block that this step finished, in order, or none.
-    pub sampled: Vec<Sampled>,
+    pub said: Vec<Said>,
     /// The part of the call in which the step was handed to the device. On a processor this waits for
     /// the step's own computations, since only so many of them may be outstanding.
     pub dispatching: Duration,
@@ -35,6 +62,10 @@ pub struct Stepped {
 
 /// Runs rows on a device. Rows of the running batch are known by their index in it; the scheduler
 /// keeps its own list in the same order.
+///
+/// A row with a grammar has its matcher here. It takes a token whenever one is read, be it by a step, a
+/// flush or as token 0, so it always stands where its client does. What is sampled for a row whose answer
+/// has ended is nobody's: the row leaves before that is read.
 pub trait Executor {
     /// The device side of one row before it joins the batch: its solo caches and its sampler.
     type Solo;
@@ -54,18 +85,20 @@ pub trait Executor {
     /// Runs the last `tokens` of the prompt, samples token 0 and waits for it. It is one token, as in
     /// mlx-lm, unless the tail split is switched off. An error leaves the batch untouched. It is not called
     /// with [`Yield::Blocks`], where the end of a prompt is prefilled like the rest.
-    fn first_token(&mut self, solo: &mut Self::Solo, tokens: &[u32]) -> Result<Sampled>;
+    fn first_token(&mut self, solo: &mut Self::Solo, tokens: &[u32]) -> Result<Said>;
 
     /// Adds a row, whose token 0 was sampled if there is one, as the last row of the batch: an empty batch adopts
     /// its caches without a copy, a running one is extended. Only valid with nothing in flight.
     fn join(&mut self, solo: Self::Solo) -> Result<()>;
 
     /// Dispatches one decode step for all rows, then reads the step dispatched before it, and takes
-    /// the time of its waiting from `clock`. With [`Yield::Blocks`] nothing stays in flight.
+    /// the time of its waiting from `clock`. Where a row has a grammar, the step before is read once the
+    /// forward pass is dispatched, because it says which tokens may be sampled. With [`Yield::Blocks`]
+    /// nothing stays in flight.
     fn step(&mut self, clock: &Clock) -> Result<Stepped>;
 
     /// Reads the step in flight, if any, without dispatching another.
-    fn flush(&mut self) -> Result<Vec<Sampled>>;
+    fn flush(&mut self) -> Result<Vec<Said>>;
 
     /// Keeps the rows at the indices `keep` (ascending) and drops the others, in flight ones too.
     fn filter(&mut self, keep: &[usize]) -> Result<()>;

@@ -55,7 +55,7 @@ use rows::{Row, Stage};
 pub use blocks::{CanvasForward, CanvasObserver};
 #[cfg(feature = "mlx")]
 pub use device::{LogitsObserver, MlxExecutor, NoiseMaker, SoloRow};
-pub use executor::{Executor, Sampled, Stepped, Yield};
+pub use executor::{Answer, Executor, Said, Sampled, Stepped, Yield};
 pub use publish::Board;
 pub use row::{
     EventReceiver, EventSender, FinishReason, Lane, Priority, RowEvent, RowSpec, RowUsage,

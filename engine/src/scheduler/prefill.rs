@@ -67,19 +67,19 @@ impl<E: Executor> Scheduler<E> {
         };
         let (solo, slice) = row.next_slice(tokens);
         let began = self.clock.now();
-        let sampled = match self.executor.yields() {
+        let said = match self.executor.yields() {
             Yield::TokenPerStep => self.executor.first_token(solo, slice).map(Some),
             Yield::Blocks => self.executor.prefill(solo, slice).map(|()| None),
         };
-        match sampled {
-            Ok(sampled) => {
+        match said {
+            Ok(said) => {
                 let now = self.note_progress();
                 self.note_first_token(tokens, now.saturating_sub(began));
-                self.totals.generated_tokens += u64::from(sampled.is_some());
+                self.totals.generated_tokens += u64::from(said.is_some());
                 let solo = row.begin_decoding(now);
                 row.tell_prefilled(now);
-                match sampled.and_then(|sampled| row.take_token(sampled, now)) {
-                    Some(reason) => self.finish(row, reason),
+                match said.and_then(|said| row.take_token(said, now)) {
+                    Some(end) => self.end(row, end),
                     None => self.join(row, solo),
                 }
             }

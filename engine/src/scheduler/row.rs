@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use crate::error::Error;
+use crate::grammar::Grammar;
 use crate::sampling::{Sampled, SamplingParams};
 
 /// Where a row runs.
@@ -79,12 +80,14 @@ pub struct RowSpec {
     pub stop_tokens: Arc<[u32]>,
     /// How it picks tokens.
     pub sampling: SamplingParams,
+    /// What its answer must match, if anything.
+    pub grammar: Option<Grammar>,
 }
 
 /// Why a row ended without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FinishReason {
-    /// A stop token, or the consumer matched a stop string.
+    /// A stop token, the end of what its grammar allows, or the consumer matched a stop string.
     Stop,
     /// `max_tokens` were generated.
     Length,

@@ -1,11 +1,11 @@
 //! The whole state of one row, which moves as one value from list to list.
 
+use super::executor::{Answer, Said};
 use super::plan::Candidate;
 use super::queue::{Queued, RowNumber};
 use super::row::{EventSender, FinishReason, Priority, RowEvent, RowSpec, RowUsage};
 use crate::clock::Time;
 use crate::error::Error;
-use crate::sampling::Sampled;
 use crate::telemetry::RateWindow;
 
 /// One sequence, from submission to its end. `S` is its device side before it joins the batch.
@@ -27,6 +27,13 @@ pub(super) struct Row<S> {
     arrived: Time,
     generated: usize,
     rate: RateWindow,
+}
+
+/// How a row ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum End {
+    Finished(FinishReason),
+    Failed(Error),
 }
 
 /// Where a row is in its life.
@@ -55,19 +62,25 @@ impl<S> Row<S> {
         self.events.send(RowEvent::Prefilled { cached_tokens, queue_ms, prefill_ms });
     }
 
-    /// Takes one sampled token: delivers it unless it ends the row as a stop token, and says whether
-    /// and why the row is at its end.
+    /// Takes one token: delivers it unless it ends the row as a stop token, and says whether and why the
+    /// row is at its end.
     ///
-    /// A stop token at the very length limit is a stop. A token that nobody takes is a cancellation.
-    pub(super) fn take_token(&mut self, sampled: Sampled, now: Time) -> Option<FinishReason> {
+    /// A stop token at the very length limit is a stop, and so is the token that makes the answer whole
+    /// there. A token that nobody takes is a cancellation.
+    pub(super) fn take_token(&mut self, said: Said, now: Time) -> Option<End> {
+        let Said { sampled, answer } = said;
         self.generated += 1;
         self.rate.record(now);
         if self.spec.stop_tokens.contains(&sampled.token) {
-            Some(FinishReason::Stop)
+            Some(End::Finished(FinishReason::Stop))
         } else if !self.events.send(RowEvent::Token(sampled)) {
-            Some(FinishReason::Cancelled)
+            Some(End::Finished(FinishReason::Cancelled))
+        } else if answer == Answer::Whole {
+            Some(End::Finished(FinishReason::Stop))
         } else if self.left_tokens() == 0 {
-            Some(FinishReason::Length)
+            Some(End::Finished(FinishReason::Length))
+        } else if let Answer::Stuck(error) = answer {
+            Some(End::Failed(error))
         } else {
             None
         }
@@ -172,7 +185,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::sampling::SamplingParams;
+    use crate::error::Code;
+    use crate::sampling::{Sampled, SamplingParams};
     use crate::scheduler::row::{EventReceiver, Lane, event_channel};
 
     const STOP: u32 = 9;
@@ -190,16 +204,20 @@ mod tests {
             kv_bytes: 0,
             stop_tokens: vec![STOP].into(),
             sampling: SamplingParams::default(),
+            grammar: None,
         };
         (Row::new(RowNumber(0), spec, events, Duration::ZERO), receiver)
+    }
+
+    fn said(token: u32) -> Said {
+        Sampled::from(token).into()
     }
 
     #[track_caller]
     fn check(max_tokens: usize, tokens: &[u32], end: Option<FinishReason>, delivered: &[u32]) {
         let (mut row, mut receiver) = row(max_tokens);
-        let last =
-            tokens.iter().map(|token| row.take_token((*token).into(), Duration::ZERO)).last();
-        assert_eq!(last.flatten(), end);
+        let last = tokens.iter().map(|token| row.take_token(said(*token), Duration::ZERO)).last();
+        assert_eq!(last.flatten(), end.map(End::Finished));
         assert_eq!(row.generated(), tokens.len());
         let heard: Vec<RowEvent> = std::iter::from_fn(|| receiver.try_recv().ok()).collect();
         let expected: Vec<RowEvent> =
@@ -231,15 +249,40 @@ mod tests {
     fn a_token_that_nobody_takes_cancels_the_row() {
         let (mut row, receiver) = row(3);
         drop(receiver);
-        assert_eq!(row.take_token(5.into(), Duration::ZERO), Some(FinishReason::Cancelled));
+        let cancelled = Some(End::Finished(FinishReason::Cancelled));
+        assert_eq!(row.take_token(said(5), Duration::ZERO), cancelled);
+    }
+
+    #[test]
+    fn the_token_that_makes_an_answer_whole_is_delivered_and_stops_the_row_even_at_the_limit() {
+        for max_tokens in [1, 2] {
+            let (mut row, mut receiver) = row(max_tokens);
+            let end = row.take_token(Said { answer: Answer::Whole, ..said(5) }, Duration::ZERO);
+            assert_eq!(end, Some(End::Finished(FinishReason::Stop)));
+            assert_eq!(receiver.try_recv(), Ok(RowEvent::Token(5.into())));
+        }
+    }
+
+    #[test]
+    fn a_row_whose_grammar_is_stuck_fails_unless_it_ends_with_that_token_anyway() {
+        let stuck = || {
+            let error = Error::new(Code::Unsupported, "no token can follow");
+            Said { answer: Answer::Stuck(error), ..said(5) }
+        };
+        let (mut going_on, _receiver) = row(2);
+        let end = going_on.take_token(stuck(), Duration::ZERO);
+        assert!(matches!(end, Some(End::Failed(error)) if error.code() == Code::Unsupported));
+        let (mut at_its_limit, _receiver) = row(1);
+        let end = at_its_limit.take_token(stuck(), Duration::ZERO);
+        assert_eq!(end, Some(End::Finished(FinishReason::Length)));
     }
 
     #[test]
     fn the_end_finds_room_behind_the_longest_answer() {
         let (mut row, mut receiver) = row(2);
         row.tell_prefilled(Duration::ZERO);
-        row.take_token(5.into(), Duration::ZERO);
-        row.take_token(6.into(), Duration::ZERO);
+        row.take_token(said(5), Duration::ZERO);
+        row.take_token(said(6), Duration::ZERO);
         row.finish(FinishReason::Length, Duration::ZERO);
         let heard: Vec<RowEvent> = std::iter::from_fn(|| receiver.try_recv().ok()).collect();
         assert!(matches!(heard[..], [_, _, _, RowEvent::Finished { .. }]), "{heard:?}");

@@ -7,7 +7,7 @@
 
 use super::plan::{self, Decode};
 use super::rows::Row;
-use super::{Executor, Sampled, Scheduler, Stepped, Yield};
+use super::{Executor, Said, Scheduler, Stepped, Yield};
 use crate::error::{Code, Error, Result};
 
 impl<E: Executor> Scheduler<E> {
@@ -33,11 +33,11 @@ impl<E: Executor> Scheduler<E> {
         if !self.in_flight {
             return;
         }
-        let sampled = self.executor.flush();
-        match sampled.and_then(|sampled| self.one_token_per_row(sampled)) {
-            Ok(sampled) => {
+        let said = self.executor.flush();
+        match said.and_then(|said| self.one_token_per_row(said)) {
+            Ok(said) => {
                 self.in_flight = false;
-                self.emit(sampled);
+                self.emit(said);
             }
             Err(error) => self.fail_batch("flush", &error),
         }
@@ -48,16 +48,16 @@ impl<E: Executor> Scheduler<E> {
         let stepped = self.executor.step(&self.clock);
         let stepped = stepped.and_then(|stepped| self.check(stepped));
         match stepped {
-            Ok(Stepped { sampled, dispatching, waited }) => {
+            Ok(Stepped { said, dispatching, waited }) => {
                 self.note_progress();
                 self.totals.decode_steps += 1;
                 self.totals.peak_rows = self.totals.peak_rows.max(self.running.len());
                 match self.executor.yields() {
                     Yield::TokenPerStep => {
                         self.in_flight = true;
-                        self.emit(sampled);
+                        self.emit(said);
                     }
-                    Yield::Blocks => self.emit_block(sampled),
+                    Yield::Blocks => self.emit_block(said),
                 }
                 let took = self.clock.now().saturating_sub(began);
                 self.steps.note_host(took.saturating_sub(waited), dispatching);
@@ -81,7 +81,7 @@ impl<E: Executor> Scheduler<E> {
     fn check(&self, stepped: Stepped) -> Result<Stepped> {
         match self.executor.yields() {
             Yield::TokenPerStep => {
-                Ok(Stepped { sampled: self.one_token_per_row(stepped.sampled)?, ..stepped })
+                Ok(Stepped { said: self.one_token_per_row(stepped.said)?, ..stepped })
             }
             Yield::Blocks if self.running.len() == 1 => Ok(stepped),
             Yield::Blocks => {
@@ -92,12 +92,12 @@ impl<E: Executor> Scheduler<E> {
     }
 
     /// Holds the executor to its word: a token for each row if a step was in flight, else none.
-    fn one_token_per_row(&self, sampled: Vec<Sampled>) -> Result<Vec<Sampled>> {
+    fn one_token_per_row(&self, said: Vec<Said>) -> Result<Vec<Said>> {
         let expected = if self.in_flight { self.running.len() } else { 0 };
-        if sampled.len() == expected {
-            return Ok(sampled);
+        if said.len() == expected {
+            return Ok(said);
         }
-        let message = format!("{} tokens came back, expected {expected}", sampled.len());
+        let message = format!("{} tokens came back, expected {expected}", said.len());
         Err(Error::new(Code::Internal, message))
     }
 }

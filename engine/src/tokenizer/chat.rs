@@ -12,6 +12,7 @@ use minijinja::{Environment, ErrorKind, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde_json::{Map, Value as Json};
 
+use super::control::unescape_marks;
 use super::python;
 use crate::clock;
 use crate::error::{Code, Error, Result};
@@ -24,6 +25,7 @@ const TOOL_USE: &str = "chat_template_tool_use";
 pub struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: Vec<(String, String)>,
+    source: String,
 }
 
 /// What a request adds to the conversation.
@@ -66,7 +68,9 @@ impl ChatTemplate {
         for (name, source) in std::iter::once((DEFAULT, &sources.default)).chain(tool_use) {
             environment.add_template_owned(name, without_generation_tags(source)).map_err(bad)?;
         }
-        Ok(Self { environment, special_tokens })
+        let sources = std::iter::once(&sources.default).chain(&sources.tool_use);
+        let source = sources.map(String::as_str).collect::<Vec<_>>().join("\n");
+        Ok(Self { environment, special_tokens, source })
     }
 
     /// The text of `messages`. As in transformers, a message's null fields are dropped and its
@@ -83,7 +87,12 @@ impl ChatTemplate {
         let name = if has_tool_use && options.tools.is_some() { TOOL_USE } else { DEFAULT };
         let template = self.environment.get_template(name).map_err(|error| refusal(&error))?;
         let text = template.render(self.variables(messages, options));
-        text.map_err(|error| refusal(&error))
+        text.map(unescape_marks).map_err(|error| refusal(&error))
+    }
+
+    /// The text of the templates.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     fn variables(&self, messages: &[Json], options: &ChatOptions) -> Value {

@@ -4,6 +4,8 @@
 //! it is a short window of ids: what the decoder makes of the window with the new ids, less what it
 //! made of it before, is what they added. Either way a push costs the same however long the text is.
 
+use std::sync::Arc;
+
 use super::Tokenizer;
 use super::pieces::Lead;
 use crate::error::Result;
@@ -17,6 +19,8 @@ const WINDOW_WAIT_IDS_MAX: usize = 8;
 #[derive(Debug, Clone)]
 pub struct Detokenizer {
     tokenizer: Tokenizer,
+    /// Special tokens that are text.
+    shown: Arc<[u32]>,
     state: State,
 }
 
@@ -27,12 +31,12 @@ enum State {
 }
 
 impl Detokenizer {
-    pub(super) fn new(tokenizer: Tokenizer) -> Self {
+    pub(super) fn new(tokenizer: Tokenizer, shown: Arc<[u32]>) -> Self {
         let state = match &tokenizer.0.pieces {
             Some(pieces) => State::Bytes { unfinished: Vec::new(), lead: pieces.lead },
             None => State::Window { ids: Vec::new(), emitted: 0 },
         };
-        Self { tokenizer, state }
+        Self { tokenizer, shown, state }
     }
 
     /// Takes the next id and returns the whole characters that it completes, possibly none.
@@ -41,7 +45,7 @@ impl Detokenizer {
     /// `Internal` when the tokenizer's decoder fails.
     pub fn push(&mut self, id: u32) -> Result<String> {
         let Some(token) = self.tokenizer.visible_token(id) else {
-            return Ok(String::new());
+            return self.push_special(id);
         };
         match &mut self.state {
             State::Bytes { unfinished, lead } => {
@@ -52,13 +56,37 @@ impl Detokenizer {
         }
     }
 
+    /// A special token that shows ends the character before it.
+    fn push_special(&mut self, id: u32) -> Result<String> {
+        if !self.shown.contains(&id) {
+            return Ok(String::new());
+        }
+        let Some(token) = self.tokenizer.special_token(id) else {
+            return Ok(String::new());
+        };
+        let before = match &mut self.state {
+            State::Bytes { unfinished, lead } => {
+                let before = String::from_utf8_lossy(&std::mem::take(unfinished)).into_owned();
+                return Ok(without_lead(before + &token, lead));
+            }
+            State::Window { ids, emitted } => {
+                let before = added_text(&self.tokenizer, ids, *emitted)?;
+                ids.clear();
+                *emitted = 0;
+                before
+            }
+        };
+        Ok(before + &token)
+    }
+
     /// Ends the text and returns what was held back: an unfinished character as U+FFFD. The
     /// detokenizer is then at the start of a new text.
     ///
     /// # Errors
     /// `Internal` when the tokenizer's decoder fails.
     pub fn finish(&mut self) -> Result<String> {
-        let ended = std::mem::replace(self, self.tokenizer.detokenizer());
+        let shown = Arc::clone(&self.shown);
+        let ended = std::mem::replace(self, self.tokenizer.detokenizer_showing(shown));
         match ended.state {
             State::Bytes { unfinished, mut lead } => {
                 let rest = String::from_utf8_lossy(&unfinished).into_owned();

@@ -97,6 +97,11 @@ impl ModelFiles {
         compiled.map(Some).map_err(|error| error.while_doing(reading(&path)))
     }
 
+    /// `tool_parser_type`, which mlx-lm's conversions write.
+    pub(super) fn tool_parser(&self) -> Option<String> {
+        self.tokenizer_config.get("tool_parser_type")?.as_str().map(str::to_owned)
+    }
+
     /// The tokens that a template may name: `bos_token`, `eos_token` and their kind.
     fn special_tokens(&self) -> Vec<(String, String)> {
         let named = self.tokenizer_config.iter().filter(|(name, _)| name.ends_with("_token"));

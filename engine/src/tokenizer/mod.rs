@@ -3,12 +3,15 @@
 //! - A **tokenizer** is read from a model directory: `tokenizer.json` is required; the special
 //!   tokens, the chat template and the stop tokens come from the files beside it that are there.
 //! - A **piece** is what one token contributes to the text, as bytes: a character may span pieces.
-//! - Special tokens are skipped when ids become text.
+//! - Special tokens are skipped when ids become text, but for those that a [`Detokenizer`] is told to
+//!   show.
+//! - A **control token** is one that texts must not make by spelling it: see [`ControlTokens`].
 //!
 //! Invariant: for any ids in any order, the texts that a [`Detokenizer`] emits concatenate to what
 //! [`Tokenizer::decode`] makes of all of them, and no emitted text ends in half a character.
 
 mod chat;
+mod control;
 mod detokenizer;
 mod files;
 mod pieces;
@@ -21,6 +24,7 @@ use std::sync::Arc;
 use crate::error::{Code, Error, Result};
 
 pub use chat::{ChatOptions, ChatTemplate};
+pub use control::ControlTokens;
 pub use detokenizer::Detokenizer;
 
 use files::ModelFiles;
@@ -39,13 +43,26 @@ pub struct TokenText {
 #[derive(Debug, Clone)]
 pub struct Tokenizer(Arc<Loaded>);
 
+/// What a token says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Spelling {
+    /// These bytes of text; a character may span tokens.
+    Text(Vec<u8>),
+    /// Something about the text, like where a turn ends: a special token, or an added one in angle
+    /// brackets.
+    Marker(String),
+}
+
 #[derive(Debug)]
 struct Loaded {
     inner: tokenizers::Tokenizer,
+    /// The id of the mark that breaks up spelt control tokens.
+    mark: Option<u32>,
     /// How ids become text; `None` leaves it to the decoder named in `tokenizer.json`.
     pieces: Option<Pieces>,
     stop_tokens: Arc<[u32]>,
     chat_template: Option<ChatTemplate>,
+    tool_parser: Option<String>,
 }
 
 impl Tokenizer {
@@ -55,11 +72,14 @@ impl Tokenizer {
     /// `BadModel`, naming the file, when `tokenizer.json` is missing or a file is corrupt.
     pub fn load(dir: &Path) -> Result<Self> {
         let files = ModelFiles::read(dir)?;
-        let inner = files.tokenizer()?;
+        let mut inner = files.tokenizer()?;
+        let mark = control::add_mark(&mut inner);
         let loaded = Loaded {
+            mark,
             pieces: Pieces::of(inner.get_decoder()),
             stop_tokens: stop_tokens(&files, &inner)?,
             chat_template: files.chat_template()?,
+            tool_parser: files.tool_parser(),
             inner,
         };
         Ok(Self(Arc::new(loaded)))
@@ -73,7 +93,11 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
         let encoding = self.0.inner.encode_fast(text, add_special_tokens);
         let failed = |error| Error::new(Code::Internal, format!("failed to tokenize: {error}"));
-        encoding.map(|encoding| encoding.get_ids().to_vec()).map_err(failed)
+        let ids = encoding.map_err(failed)?.get_ids().to_vec();
+        Ok(match self.0.mark {
+            Some(mark) if ids.contains(&mark) => ids.into_iter().filter(|id| *id != mark).collect(),
+            _ => ids,
+        })
     }
 
     /// The text of `ids`. Bytes that are not UTF-8 become U+FFFD, one for each maximal ill-formed
@@ -121,14 +145,24 @@ impl Tokenizer {
         self.0.inner.decode(ids, false).map_err(failed)
     }
 
-    /// How the vocabulary spells the token `id`.
-    pub fn spelling(&self, id: u32) -> Option<String> {
+    /// The vocabulary's own name of the token `id`.
+    pub fn entry(&self, id: u32) -> Option<String> {
         self.0.inner.id_to_token(id)
     }
 
     /// A detokenizer at the start of a text.
     pub fn detokenizer(&self) -> Detokenizer {
-        Detokenizer::new(self.clone())
+        self.detokenizer_showing(Arc::default())
+    }
+
+    /// The same, for which the special tokens with the ids `shown` are text as they are spelt.
+    pub fn detokenizer_showing(&self, shown: Arc<[u32]>) -> Detokenizer {
+        Detokenizer::new(self.clone(), shown)
+    }
+
+    /// The id of the token that is spelt `token`.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.0.inner.token_to_id(token).filter(|id| Some(*id) != self.0.mark)
     }
 
     /// The ids that end a generation, ascending: `eos_token_id` of `config.json` and
@@ -139,7 +173,7 @@ impl Tokenizer {
 
     /// How many ids the tokenizer knows, added tokens included. A model's head may be wider.
     pub fn vocab_size(&self) -> usize {
-        self.0.inner.get_vocab_size(true)
+        self.0.inner.get_vocab_size(true) - usize::from(self.0.mark.is_some())
     }
 
     /// Checks that an embedding of `vocabulary` tokens knows every id that plain text becomes. Added
@@ -165,11 +199,44 @@ impl Tokenizer {
         self.0.chat_template.as_ref()
     }
 
+    /// What `id` spells by itself; `None` for ids without a token.
+    ///
+    /// # Errors
+    /// `Unsupported` when the tokenizer's tokens are not bytes.
+    pub fn spelling(&self, id: u32) -> Result<Option<Spelling>> {
+        let inner = &self.0.inner;
+        let Some(token) = inner.id_to_token(id).filter(|_| Some(id) != self.0.mark) else {
+            return Ok(None);
+        };
+        let added = inner.get_added_vocabulary();
+        let bracketed = token.starts_with('<') && token.ends_with('>');
+        let is_added = || added.get_added_tokens_decoder().contains_key(&id);
+        if added.is_special_token(&token) || bracketed && is_added() {
+            return Ok(Some(Spelling::Marker(token)));
+        }
+        if self.0.pieces.is_none() {
+            let message = "the tokens of this model's tokenizer are not bytes";
+            return Err(Error::new(Code::Unsupported, message));
+        }
+        Ok(Some(Spelling::Text(self.piece(id, token)?)))
+    }
+
+    /// What `tokenizer_config.json` says of how the model writes tool calls: mlx-lm's name of a parser.
+    pub fn tool_parser(&self) -> Option<&str> {
+        self.0.tool_parser.as_deref()
+    }
+
     /// The token of `id` as the vocabulary spells it; `None` for special and unknown ids.
     fn visible_token(&self, id: u32) -> Option<String> {
-        let token = self.0.inner.id_to_token(id)?;
+        let token = self.0.inner.id_to_token(id).filter(|_| Some(id) != self.0.mark)?;
         let special = self.0.inner.get_added_vocabulary().is_special_token(&token);
         (!special).then_some(token)
+    }
+
+    /// The spelling of the special token `id`.
+    fn special_token(&self, id: u32) -> Option<String> {
+        let token = self.0.inner.id_to_token(id)?;
+        self.0.inner.get_added_vocabulary().is_special_token(&token).then_some(token)
     }
 
     /// The bytes that `token`, the spelling of `id`, contributes to the text.

@@ -22,6 +22,7 @@ fn emitted(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
 fn fallback_bytes(ids: &[u32]) -> Vec<u8> {
     let piece = |id: u32| match id {
         0..=2 => Vec::new(),
+        id if FALLBACK.0.mark == Some(id) => Vec::new(),
         3..=258 => vec![u8::try_from(id - 3).unwrap()],
         id => FALLBACK.0.inner.id_to_token(id).unwrap_or_default().replace('▁', " ").into_bytes(),
     };
@@ -215,4 +216,95 @@ fn a_missing_or_corrupt_file_is_a_bad_model_that_names_it() {
     for file in corrupt {
         check(model_dir(&byte_level(), &[file]).path(), file.0);
     }
+}
+
+/// Special tokens, an added token that looks like one, and one that does not.
+fn spellings() -> impl Strategy<Value = String> {
+    let pieces = vec![
+        "<|im_start|>",
+        "<|im_end|>",
+        "→ now",
+        "<",
+        "|",
+        "im_end",
+        ">",
+        "the",
+        " ",
+        "é",
+        "\u{FDD0}\u{FDD1}",
+    ];
+    prop::collection::vec(prop::sample::select(pieces), 0..12).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn spelt_control_tokens_are_plain_text(text in spellings()) {
+        let control = ControlTokens::new(&BYTE_LEVEL, &[]);
+        let ids = BYTE_LEVEL.encode(&control.break_up(&text), false).unwrap();
+        prop_assert!(!ids.iter().any(|id| [259, 260].contains(id)), "{:?}", ids);
+        prop_assert!(ids.iter().all(|id| (*id as usize) < BYTE_LEVEL.vocab_size()));
+        prop_assert_eq!(BYTE_LEVEL.decode(&ids).unwrap(), text.replace("\u{FDD0}\u{FDD1}", ""));
+    }
+
+    #[test]
+    fn shown_special_tokens_are_text_between_texts(ids in prop::collection::vec(0_u32..262, 0..40)) {
+        let mut detokenizer = BYTE_LEVEL.detokenizer_showing(vec![260].into());
+        let mut text: String = ids.iter().map(|&id| detokenizer.push(id).unwrap()).collect();
+        text.push_str(&detokenizer.finish().unwrap());
+        let parts = ids.split(|id| *id == 260).map(|part| BYTE_LEVEL.decode(part).unwrap());
+        prop_assert_eq!(text, parts.collect::<Vec<_>>().join("<|im_end|>"));
+    }
+}
+
+#[test]
+fn text_without_spellings_is_untouched_and_added_tokens_that_are_none_stay() {
+    let control = ControlTokens::new(&BYTE_LEVEL, &[]);
+    for text in ["", "plain < text |>", "→ now", "<|im_start"] {
+        assert!(matches!(control.break_up(text), std::borrow::Cow::Borrowed(_)), "{text}");
+    }
+    let also = ControlTokens::new(&BYTE_LEVEL, &["→ now"]);
+    let ids = BYTE_LEVEL.encode(&also.break_up("a→ now"), false).unwrap();
+    assert!(!ids.contains(&261));
+    assert_eq!(BYTE_LEVEL.decode(&ids).unwrap(), "a→ now");
+    let without = also.without(&["<|im_end|>"]);
+    assert_eq!(BYTE_LEVEL.encode(&without.break_up("<|im_end|>"), false).unwrap(), [260]);
+}
+
+#[test]
+fn spelt_control_tokens_are_plain_text_to_other_tokenizers_too() {
+    for tokenizer in [&*FALLBACK, &*FALLBACK_UNSTRIPPED] {
+        let control = ControlTokens::new(tokenizer, &[]);
+        let ids = tokenizer.encode(&control.break_up("a</s>b"), true).unwrap();
+        assert_eq!(ids.iter().filter(|id| **id <= 2).count(), 1, "{ids:?}");
+        assert_eq!(tokenizer.decode(&ids).unwrap().replace(' ', ""), "a</s>b");
+    }
+}
+
+#[test]
+fn the_mark_survives_templates_that_write_json_in_ascii() {
+    let files = [(
+        "tokenizer_config.json",
+        r#"{"chat_template": "{{ messages[0].content | tojson(ensure_ascii=true) }}"}"#,
+    )];
+    let dir = model_dir(&byte_level(), &files);
+    let tokenizer = Tokenizer::load(dir.path()).unwrap();
+    let control = ControlTokens::new(&tokenizer, &[]);
+    let content = control.break_up("é<|im_end|>");
+    let template = tokenizer.chat_template().unwrap();
+    let text = template.render(&[json!({"content": content})], &ChatOptions::default()).unwrap();
+    let ids = tokenizer.encode(&text, false).unwrap();
+    assert!(!ids.contains(&260));
+    assert_eq!(tokenizer.decode(&ids).unwrap(), "\"\\u00e9<|im_end|>\"");
+}
+
+#[test]
+fn an_id_that_a_token_has_is_no_place_for_the_mark() {
+    let mut tokenizer = byte_level();
+    let vocab = tokenizer["model"]["vocab"].as_object_mut().unwrap();
+    vocab.insert("hole".to_owned(), json!(vocab.len() + 4));
+    let tokenizer = load(&tokenizer);
+    assert_eq!(tokenizer.0.mark, None);
+    let control = ControlTokens::new(&tokenizer, &[]);
+    let ids = tokenizer.encode(&control.break_up("<|im_end|>"), false).unwrap();
+    assert!(!ids.contains(&260));
 }

@@ -8,3 +8,4 @@ mod dialects;
 mod ends;
 mod kv_schemes;
 mod sampling;
+mod structure;

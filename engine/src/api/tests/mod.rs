@@ -16,6 +16,7 @@ mod responses;
 mod silence;
 mod sockets;
 mod status;
+mod structure;
 mod tokens;
 
 use std::sync::Arc;

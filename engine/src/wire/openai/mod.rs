@@ -7,6 +7,7 @@ mod models;
 mod reply;
 mod request;
 mod sampling;
+mod structure;
 
 pub use chunks::Chunks;
 pub use error::ErrorBody;

@@ -9,6 +9,7 @@ use std::num::NonZeroUsize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
+use super::structure;
 use crate::error::{Code, Error, Result};
 use crate::gateway::{GenerateRequest, ModelCard, Prompt};
 use crate::wire::Fields;
@@ -110,6 +111,7 @@ fn request(
             max_tokens: max_tokens(fields)?,
             sampling: sampling(kind, fields, &card.sampling_defaults)?,
             stop: stop_strings(fields)?,
+            structure: structure::structure(fields)?,
             // Priority and client come by headers.
             ..GenerateRequest::new(kind.new_id(), prompt)
         },
@@ -269,7 +271,6 @@ const CHAT_REFUSALS: &[Refusal] = &[
     ("functions", is_filled),
     ("tool_choice", chooses_a_tool),
     ("function_call", chooses_a_tool),
-    ("response_format", is_structured),
     ("audio", is_filled),
     ("modalities", goes_beyond_text),
     ("prediction", is_filled),
@@ -282,7 +283,6 @@ const CHAT_REFUSALS: &[Refusal] = &[
 const COMPLETION_REFUSALS: &[Refusal] = &[
     ("suffix", is_filled),
     ("echo", asks),
-    ("response_format", is_structured),
     ("adapters", is_filled),
     ("draft_model", names_a_draft),
 ];
@@ -340,10 +340,6 @@ fn chooses_a_tool(value: &Value) -> bool {
     !matches!(value.as_str(), Some("none" | "auto"))
 }
 
-fn is_structured(value: &Value) -> bool {
-    value.get("type").and_then(Value::as_str) != Some("text")
-}
-
 fn goes_beyond_text(value: &Value) -> bool {
     value.as_array().is_none_or(|items| items.iter().any(|item| item.as_str() != Some("text")))
 }
@@ -387,6 +383,9 @@ mod tests {
         "tools",
         "logprobs",
         "response_format",
+        "structured_outputs",
+        "guided_json",
+        "guided_choice",
         "frequency_penalty",
         "frequency_context_size",
         "presence_penalty",

@@ -3,14 +3,17 @@
 //! - `decode` ([`decode`]): speed of each batch size, and what its steps cost the host.
 //! - `lanes` ([`lanes`]): one row in the continuous lane against one in the serial lane.
 //! - `joins` ([`joins`]): how long a joining row holds up the ones that decode.
+//! - `grammar` ([`grammar`]): what a token mask takes, and a step of rows with grammars.
 
 mod decode;
+mod grammar;
 mod joins;
 mod lanes;
 mod rig;
 
 use serde_json::{Map, Value, json};
 use slipstream_engine::error::{Code, Error, Result};
+use slipstream_engine::tokenizer::Tokenizer;
 
 use self::rig::Rig;
 use crate::load::ModelArguments;
@@ -52,6 +55,8 @@ enum Figure {
     Lanes,
     /// How long a joining row holds up the ones that decode.
     Joins,
+    /// What a token mask takes, and a step of rows with grammars.
+    Grammar,
 }
 
 /// What one figure came to.
@@ -88,7 +93,7 @@ impl Arguments {
     /// Rows that are live together at most.
     fn rows_max(&self) -> usize {
         let rows = self.figures.iter().map(|figure| match figure {
-            Figure::Decode => self.batch.iter().copied().max().unwrap_or(1),
+            Figure::Decode | Figure::Grammar => self.batch.iter().copied().max().unwrap_or(1),
             Figure::Lanes => 1,
             Figure::Joins => self.beside.iter().copied().max().unwrap_or(1) + 1,
         });
@@ -102,6 +107,11 @@ impl Figure {
             Self::Decode => decode::measure(rig, &arguments.batch, arguments.tokens),
             Self::Lanes => lanes::measure(rig, arguments.repeats, arguments.tokens),
             Self::Joins => joins::measure(rig, &arguments.beside, arguments.repeats),
+            Self::Grammar => {
+                let tokenizer = Tokenizer::load(&arguments.model.model)?;
+                let Arguments { repeats, batch, tokens, .. } = arguments;
+                grammar::measure(rig, &tokenizer, *repeats, batch, *tokens)
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use slipstream_engine::cache::KvScheme;
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::{Levers, SchedulerConfig};
 use slipstream_engine::error::{Code, Error, Result};
+use slipstream_engine::grammar::Grammar;
 use slipstream_engine::mlx::Device;
 use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::scheduler::{
@@ -18,7 +19,7 @@ pub(super) struct Rig {
     pub(super) clock: Clock,
     pub(super) kv_scheme: String,
     pub(super) prompt_tokens: usize,
-    vocabulary: usize,
+    pub(super) vocabulary: usize,
 }
 
 /// What a row told.
@@ -53,6 +54,17 @@ impl Rig {
 
     /// Queues a greedy row without stop tokens. Equal `number`s have equal prompts.
     pub(super) fn submit(&mut self, number: usize, lane: Lane, max_tokens: usize) -> EventReceiver {
+        self.submit_under(number, lane, max_tokens, None)
+    }
+
+    /// The same; its answer must match `grammar`, if there is one.
+    pub(super) fn submit_under(
+        &mut self,
+        number: usize,
+        lane: Lane,
+        max_tokens: usize,
+        grammar: Option<Grammar>,
+    ) -> EventReceiver {
         let (sender, receiver) = event_channel(max_tokens);
         let token = |index: usize| (index * 7919 + number * 104_729) % self.vocabulary;
         let spec = RowSpec {
@@ -66,6 +78,7 @@ impl Rig {
             kv_bytes: 0,
             stop_tokens: [].into(),
             sampling: SamplingParams::default(),
+            grammar,
         };
         self.scheduler.submit(spec, sender);
         receiver

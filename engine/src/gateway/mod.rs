@@ -11,6 +11,7 @@ mod driver;
 mod engine;
 mod generation;
 mod guidance;
+mod markup;
 mod placement;
 mod request;
 mod rows;

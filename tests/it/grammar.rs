@@ -52,7 +52,7 @@ fn check_matches(index: usize, said: &str) {
             assert!(read.is_ok() && said.starts_with('{'), "{said}");
         }
         Constraint::Choice(choices) => {
-            assert!(choices.iter().any(|choice| choice == said), "{said}")
+            assert!(choices.iter().any(|choice| choice == said), "{said}");
         }
         Constraint::Regex(_) => {
             let (letters, digits) = said.split_once('-').unwrap_or_else(|| panic!("{said}"));

@@ -40,7 +40,7 @@ pub(super) fn to_lark(grammar: &str) -> Result<String> {
                 lark.push_str(lead);
                 lark.push_str(new_name);
             }
-            Token::Defines => lark.push_str(":"),
+            Token::Defines => lark.push(':'),
             Token::Terminal(text) => {
                 lark.push(' ');
                 lark.push_str(text);

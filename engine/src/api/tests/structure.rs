@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::gateway::script::says;
 
-fn chat(more: Value) -> Value {
+fn chat(more: &Value) -> Value {
     let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 40});
     for (name, value) in more.as_object().unwrap() {
         body[name] = value.clone();
@@ -13,7 +13,7 @@ fn chat(more: Value) -> Value {
     body
 }
 
-fn schema(schema: Value) -> Value {
+fn schema(schema: &Value) -> Value {
     json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}})
 }
 
@@ -26,7 +26,7 @@ async fn a_row_gets_the_grammar_of_its_request_whichever_field_asks_for_it() {
     let server = server().await;
     let object = json!({"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]});
     for (asked, says) in [
-        (schema(object.clone()), "{"),
+        (schema(&object), "{"),
         (json!({"response_format": {"type": "json_object"}}), "{"),
         (json!({"structured_outputs": {"json": object}}), "{"),
         (json!({"guided_regex": "[{]x?"}), "{"),
@@ -34,7 +34,7 @@ async fn a_row_gets_the_grammar_of_its_request_whichever_field_asks_for_it() {
         (json!({"guided_grammar": "root ::= \"{\" [0-9]+"}), "{"),
         (json!({"guided_grammar": "start: \"{\" /[0-9]+/"}), "{"),
     ] {
-        let answer = server.client.post(CHAT, &chat(asked.clone())).await;
+        let answer = server.client.post(CHAT, &chat(&asked)).await;
         assert_eq!(answer.status, 200, "{asked}: {answer:?}");
         let spec = server.rows.specs().pop().unwrap();
         let mut matcher = spec.grammar.unwrap_or_else(|| panic!("{asked}")).matcher();
@@ -42,7 +42,7 @@ async fn a_row_gets_the_grammar_of_its_request_whichever_field_asks_for_it() {
         assert_eq!(script::tokenizer().decode(&allowed).unwrap(), says, "{asked}");
     }
     for free in [json!({}), json!({"response_format": {"type": "text"}})] {
-        server.client.post(CHAT, &chat(free)).await;
+        server.client.post(CHAT, &chat(&free)).await;
         assert!(server.rows.specs().pop().unwrap().grammar.is_none());
     }
     let answer =
@@ -56,15 +56,15 @@ async fn what_cannot_be_held_is_refused_by_field_and_name_and_its_siblings_are_u
     let server = server().await;
     let path = "response_format.json_schema.schema";
     for (asked, param, code, words) in [
-        (schema(json!({"not": {}})), path, "unsupported", "`not`"),
+        (schema(&json!({"not": {}})), path, "unsupported", "`not`"),
         (
-            schema(json!({"type": "array", "uniqueItems": true})),
+            schema(&json!({"type": "array", "uniqueItems": true})),
             path,
             "unsupported",
             "#/uniqueItems",
         ),
-        (schema(json!({"type": "strange"})), path, "invalid_request", "strange"),
-        (schema(json!({"$ref": "#/nowhere"})), path, "invalid_request", "nowhere"),
+        (schema(&json!({"type": "strange"})), path, "invalid_request", "strange"),
+        (schema(&json!({"$ref": "#/nowhere"})), path, "invalid_request", "nowhere"),
         (json!({"guided_json": "{"}), "guided_json", "invalid_request", "not JSON"),
         (json!({"guided_regex": "(a"}), "guided_regex", "invalid_request", "regular expression"),
         (json!({"guided_choice": []}), "guided_choice", "invalid_request", "empty"),
@@ -77,7 +77,7 @@ async fn what_cannot_be_held_is_refused_by_field_and_name_and_its_siblings_are_u
             "[",
         ),
     ] {
-        let answer = server.client.post(CHAT, &chat(asked.clone())).await;
+        let answer = server.client.post(CHAT, &chat(&asked)).await;
         assert_eq!(answer.status, 400, "{asked}: {answer:?}");
         let error = &answer.json()["error"];
         assert_eq!(
@@ -88,5 +88,5 @@ async fn what_cannot_be_held_is_refused_by_field_and_name_and_its_siblings_are_u
         assert!(error["message"].as_str().unwrap().contains(words), "{asked}: {error}");
     }
     assert!(server.rows.specs().is_empty(), "a refused request has no row");
-    assert_eq!(server.client.post(CHAT, &chat(json!({}))).await.status, 200);
+    assert_eq!(server.client.post(CHAT, &chat(&json!({}))).await.status, 200);
 }

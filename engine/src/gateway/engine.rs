@@ -16,12 +16,12 @@ use super::rows::{EmbedJob, Health, Rows};
 use crate::clock::{self, Clock, Time};
 use crate::config::SchedulerConfig;
 use crate::error::{Code, Error, Result};
-use crate::grammar::{Constraint, Grammar, Grammars};
+use crate::grammar::{Constraint, Grammar, Grammars, Reasoning};
 use crate::limits::GRAMMAR_COMPILERS_MAX;
 use crate::output::AnswerFormat;
 use crate::scheduler::event_channel;
 use crate::telemetry::{Meters, Snapshot};
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{ChatTemplate, Tokenizer};
 
 /// The log target of placements.
 pub const PLACEMENT_LOG: &str = "slipstream::placement";
@@ -69,7 +69,7 @@ impl Engine {
         let grammars = Arc::new(Grammars::new(tokenizer.clone(), card.vocab_size));
         Self(Arc::new(Inner {
             meters: Meters::new(card.id.clone()),
-            format: AnswerFormat::default(),
+            format: answer_format(&tokenizer),
             grammars,
             compilers: Semaphore::new(GRAMMAR_COMPILERS_MAX),
             card,
@@ -255,27 +255,38 @@ impl Inner {
 
     /// What the answer of `request`, whose prompt is `tokens`, must match.
     async fn grammar(&self, request: &GenerateRequest, tokens: &[u32]) -> Result<Option<Grammar>> {
-        let structure = guidance::structure(request, &self.format)?;
+        let structure = guidance::structure(request, &self.format, &self.tokenizer)?;
         let Some(Structure { constraint, param }) = structure else {
             return Ok(None);
         };
-        let compiled = self.compiled(constraint).await;
-        let grammar = compiled.map_err(|error| error.with_param(param))?;
-        let reasoning = guidance::reasoning(request, &self.format, tokens, &self.tokenizer);
-        Ok(Some(match reasoning {
-            Some(reasoning) => grammar.after(reasoning),
-            None => grammar,
-        }))
+        let beginning = guidance::beginning(tokens, &self.format, &self.tokenizer);
+        let reasoning = guidance::reasoning(request, &self.format, beginning);
+        let compiled = match reasoning {
+            Ok(reasoning) => self.compiled(constraint, reasoning).await,
+            Err(error) => Err(error),
+        };
+        compiled.map(Some).map_err(|error| error.with_param(param))
     }
 
-    async fn compiled(&self, constraint: Constraint) -> Result<Grammar> {
-        if let Some(known) = self.grammars.known(&constraint) {
+    async fn compiled(
+        &self,
+        constraint: Constraint,
+        reasoning: Option<Reasoning>,
+    ) -> Result<Grammar> {
+        if let Some(known) = self.grammars.known(&constraint, reasoning.as_ref()) {
             return known;
         }
         let failed = |message| Error::new(Code::Internal, format!("failed to compile: {message}"));
         let _turn = self.compilers.acquire().await.map_err(|closed| failed(closed.to_string()))?;
         let grammars = Arc::clone(&self.grammars);
-        let compiled = tokio::task::spawn_blocking(move || grammars.compile(&constraint)).await;
+        let compiled = tokio::task::spawn_blocking(move || {
+            let grammar = grammars.compile(&constraint)?;
+            Ok(match reasoning {
+                Some(reasoning) => grammar.after(reasoning),
+                None => grammar,
+            })
+        });
+        let compiled = compiled.await;
         compiled.unwrap_or_else(|panic| Err(failed(panic.to_string())))
     }
 
@@ -295,6 +306,13 @@ fn never_dropped(tokenizer: &Tokenizer, vocab_size: usize) -> Arc<[u32]> {
     // A tokenizer that cannot encode a line break has none to keep.
     tokens.extend(tokenizer.encode("\n", true).unwrap_or_default());
     tokens.into_iter().filter(|token| (*token as usize) < vocab_size).collect()
+}
+
+/// How the model of `tokenizer` writes reasoning and calls.
+fn answer_format(tokenizer: &Tokenizer) -> AnswerFormat {
+    let template = tokenizer.chat_template().map_or("", ChatTemplate::source);
+    let format = AnswerFormat::detect(template, |token| tokenizer.token_id(token).is_some());
+    tokenizer.tool_parser().map_or(format, |name| format.with_tool_parser(name))
 }
 
 impl fmt::Debug for Engine {

@@ -13,6 +13,7 @@ mod generation;
 mod guidance;
 mod live;
 mod logprobs;
+mod markup;
 mod placement;
 mod request;
 mod rows;

@@ -4,8 +4,9 @@
 //! seed. Times are durations since the clock was made: they only ever grow.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::watch;
 
 /// A time since the clock's origin.
 pub type Time = Duration;
@@ -17,7 +18,7 @@ pub struct Clock(Source);
 #[derive(Debug, Clone)]
 enum Source {
     Monotonic { origin: Instant },
-    Manual { micros: Arc<AtomicU64> },
+    Manual { micros: Arc<watch::Sender<u64>> },
 }
 
 impl Clock {
@@ -36,7 +37,7 @@ impl Clock {
     pub fn now(&self) -> Time {
         match &self.0 {
             Source::Monotonic { origin } => origin.elapsed(),
-            Source::Manual { micros } => Duration::from_micros(micros.load(Ordering::Acquire)),
+            Source::Manual { micros } => Duration::from_micros(*micros.borrow()),
         }
     }
 
@@ -44,9 +45,28 @@ impl Clock {
     pub fn advance(&self, by: Duration) {
         if let Source::Manual { micros } = &self.0 {
             let by = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
-            micros.fetch_add(by, Ordering::AcqRel);
+            micros.send_modify(|micros| *micros = micros.saturating_add(by));
         }
     }
+
+    /// Resolves at `time`, or at once when that has passed. On a manual clock it waits for
+    /// [`Clock::advance`]; on a monotonic one it needs a tokio runtime with timers.
+    pub async fn sleep_until(&self, time: Time) {
+        match &self.0 {
+            Source::Monotonic { .. } => tokio::time::sleep(time.saturating_sub(self.now())).await,
+            Source::Manual { micros } => {
+                let reached = |micros: &u64| Duration::from_micros(*micros) >= time;
+                // The sender lives in this clock, so the wait cannot fail.
+                let _ = micros.subscribe().wait_for(reached).await;
+            }
+        }
+    }
+}
+
+/// This instant, for interfaces that count from one.
+#[allow(clippy::disallowed_methods)]
+pub fn instant() -> Instant {
+    Instant::now()
 }
 
 /// How long this thread has kept a processor busy. Unlike the time that passes, it leaves out where
@@ -64,6 +84,8 @@ pub fn unix_seconds() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     #[test]
@@ -73,5 +95,17 @@ mod tests {
         assert_eq!(clock.now(), Duration::ZERO);
         clock.advance(Duration::from_millis(7));
         assert_eq!(twin.now(), Duration::from_millis(7));
+    }
+
+    #[tokio::test]
+    async fn a_sleeper_on_a_manual_clock_wakes_when_its_time_has_come_and_not_before() {
+        let clock = Clock::manual();
+        let mut sleeper = std::pin::pin!(clock.sleep_until(Duration::from_millis(5)));
+        assert!(sleeper.as_mut().now_or_never().is_none());
+        clock.advance(Duration::from_millis(4));
+        assert!(sleeper.as_mut().now_or_never().is_none());
+        clock.advance(Duration::from_millis(1));
+        assert!(sleeper.as_mut().now_or_never().is_some());
+        assert!(clock.sleep_until(Duration::ZERO).now_or_never().is_some());
     }
 }

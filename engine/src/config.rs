@@ -2,6 +2,8 @@
 
 mod budget;
 mod bytes;
+mod keep_alive;
+mod keys;
 mod levers;
 
 use std::time::Duration;
@@ -10,6 +12,8 @@ use crate::limits;
 
 pub use budget::{KvBudget, Room};
 pub use bytes::{ByteCount, parse_bytes};
+pub use keep_alive::KeepAlive;
+pub use keys::ApiKey;
 pub use levers::Levers;
 
 /// How the scheduler runs rows.
@@ -67,6 +71,11 @@ pub struct ServeConfig {
     /// Web origins whose pages may use it (`--allowed-origin`), as browsers write them:
     /// `https://example.org`.
     pub allowed_origins: Vec<String>,
+    /// The keys that open it (`--api-key`, `--api-key-file`); with none it is open to all who reach it,
+    /// which must then be this machine alone.
+    pub api_keys: Vec<ApiKey>,
+    /// What silent streams send (`--keep-alive`), unless a request says otherwise.
+    pub keep_alive: KeepAlive,
     /// Bytes of a request body at most.
     pub body_bytes_max: usize,
     /// How long a shutdown waits for live requests before it ends them.
@@ -80,6 +89,8 @@ impl Default for ServeConfig {
             port: 8080,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
+            api_keys: Vec::new(),
+            keep_alive: KeepAlive::Auto,
             body_bytes_max: limits::BODY_BYTES_MAX,
             shutdown_grace: Duration::from_millis(limits::SHUTDOWN_GRACE_MS),
         }

@@ -38,6 +38,26 @@ pub enum Code {
     Internal,
 }
 
+impl Code {
+    /// The code's name, for programs and statistics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InvalidRequest => "invalid_request",
+            Self::Unsupported => "unsupported",
+            Self::ContextLengthExceeded => "context_length_exceeded",
+            Self::OverBudget => "over_budget",
+            Self::ModelNotFound => "model_not_found",
+            Self::QueueFull => "queue_full",
+            Self::ShuttingDown => "shutting_down",
+            Self::EngineFailed => "engine_failed",
+            Self::BadModel => "bad_model",
+            Self::BadImport => "bad_import",
+            Self::Io => "io",
+            Self::Internal => "internal",
+        }
+    }
+}
+
 /// The public error: see the module's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {

@@ -33,15 +33,41 @@ pub const KV_HEADROOM_BYTES: u64 = 1 << 30;
 pub const STEP_TIMES_MAX: usize = 512;
 /// KV buffers grow by this many token columns (mlx-lm's `KVCache.step`).
 pub const KV_GRANULE_TOKENS: usize = 256;
+/// Prompt tokens of a recurrent layer that are handed to the device at once. A token is some 15
+/// operations, each of which waits for the one before, and the device keeps about one and a half memories
+/// for it until it has run: 70 MB for 32 tokens of a layer of 32 heads of 128 by 128.
+pub const RECURRENCE_PIECE_TOKENS: usize = 32;
 /// Decode steps between two clearings of MLX's buffer cache.
 pub const CLEAR_CACHE_STEPS: u64 = 256;
+/// Clients whose requests are counted under their own names; those that come later share one.
+pub const CLIENT_SERIES_MAX: usize = 64;
+/// Characters of a client's name.
+pub const CLIENT_NAME_CHARS_MAX: usize = 64;
+/// Texts that one request may turn into vectors.
+pub const EMBEDDING_INPUTS_MAX: usize = 2048;
+/// How long a response can be referred to.
+pub const RESPONSES_TTL_MS: u64 = 3_600_000;
+/// Bytes of the responses that can be referred to, together.
+pub const RESPONSES_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// How often a stream whose answer has not begun looks for progress.
+pub const PROGRESS_PERIOD_MS: u64 = 1_000;
+/// How long a stream says nothing before it gives a sign of life.
+pub const SILENCE_MS_MAX: u64 = 10_000;
+/// The pause between two snapshots of `/stats/stream`.
+pub const STATS_PERIOD_MS: u64 = 250;
+/// How long the head of a request may take, from the end of the answer before it.
+pub const HEAD_MS_MAX: u64 = 30_000;
+/// How long the body of a request may take.
+pub const BODY_MS_MAX: u64 = 60_000;
+/// The pause after a connection could not be accepted.
+pub const ACCEPT_PAUSE_MS: u64 = 500;
 /// Bytes of a request body, by default.
 pub const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Stop strings per request.
 pub const STOP_STRINGS_MAX: usize = 16;
 /// Bytes of one stop string.
 pub const STOP_STRING_BYTES_MAX: usize = 1024;
-/// Sampled ids a request may bias or rank (`top_logprobs`).
+/// The most likely tokens of a step that a request may ask for (`top_logprobs`).
 pub const TOP_LOGPROBS_MAX: usize = 20;
 /// Bytes of a schema, regular expression, grammar or list of choices that an answer must match.
 pub const GRAMMAR_BYTES_MAX: usize = 256 * 1024;

@@ -139,9 +139,10 @@ def sliding():
     ]
 
 
-def few():
+def few(**kwargs):
     """For the other checkpoints: their layers differ, the scheduling does not."""
-    return [serial("serial_13", 13, 16), join("join_after_3", 3, max_tokens=(12, 8))]
+    joined = join("join_after_3", 3, max_tokens=(12, 8))
+    return [serial("serial_13", 13, 16), dataclasses.replace(joined, **kwargs)]
 
 
 def family(**kwargs):
@@ -160,6 +161,39 @@ def family(**kwargs):
                 Row(prompt("join_after_leave.2", 11), 6, Start(0, 3)),
             ]),
         ]],
+    ]
+
+
+def crossing():
+    """Rows that cross a window of 8 while they share a batch: joiners inside it and past it, to a row that
+    is inside it or has wrapped."""
+    return [
+        join("join_past_window", 3, lengths=(3, 29), max_tokens=(14, 8)),
+        join("join_wrapped", 6, lengths=(13, 21), max_tokens=(16, 10)),
+        join("join_shorter", 4, lengths=(29, 3), max_tokens=(14, 12)),
+    ]
+
+
+def quantized_full_layer(layer):
+    """Quantized KV caches of a full layer alone: mlx-lm cannot quantize the others."""
+    kv = [dict(layer_idx=layer, bits=8, group_size=32)]
+    return [serial("kv_full_layer", 13, 16, kv=kv, prefill_chunk_tokens=8)]
+
+
+def recurrent():
+    """For recurrent layers beside full ones, with heads of 32: prompts that are handed to the device in
+    several pieces, and KV caches that convert while the states stay."""
+
+    def kv(bits, start_tokens):
+        return dict(bits=bits, group_size=32, start_tokens=start_tokens)
+
+    return [
+        serial("serial_100", 100, 6),
+        serial("serial_100_chunk_40", 100, 6, prefill_chunk_tokens=40),
+        join("join_long", 3, lengths=(3, 70), max_tokens=(12, 6)),
+        serial("kv_8", 13, 10, kv=kv(8, 0)),
+        serial("kv_4_in_prompt", 40, 8, kv=kv(4, 20), prefill_chunk_tokens=16),
+        serial("kv_8_in_answer", 3, 10, kv=kv(8, 6)),
     ]
 
 

@@ -11,6 +11,8 @@ import json
 import re
 from pathlib import Path
 
+import gemma4
+import glm
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
@@ -129,6 +131,8 @@ CONFIGS = {
     ),
 }
 
+CONFIGS.update(gemma4.configs(VOCAB))
+
 # Two layers of each further family, narrow.
 SMALL = dict(
     LLAMA,
@@ -149,6 +153,26 @@ def dense(model_type, without=(), **fields):
 def yarn(kind="yarn", **fields):
     return dict(rope_type=kind, factor=4.0, original_max_position_embeddings=64, **fields)
 
+
+MINICPM3 = dense(
+    "minicpm3",
+    without=["head_dim"],
+    num_key_value_heads=4,
+    q_lora_rank=24,
+    kv_lora_rank=16,
+    qk_nope_head_dim=6,
+    qk_rope_head_dim=4,
+    attention_bias=True,
+    dim_model_base=12,
+    scale_depth=1.4,
+    scale_emb=1.7,
+    rope_scaling=dict(
+        type="longrope",
+        original_max_position_embeddings=64,
+        short_factor=[1.0] * 2,
+        long_factor=[1.3, 4.1],
+    ),
+)
 
 # Every rope kind is in one of them.
 DENSE = {
@@ -210,30 +234,262 @@ DENSE = {
             long_factor=[1.2, 1.9, 3.1, 5.7],
         ),
     ),
+    "glm4-tiny": dense("glm4", attention_bias=True, partial_rotary_factor=0.5),
+    "minicpm3-tiny": MINICPM3,
     "olmo3-tiny": dense("olmo3", rope_scaling=yarn(attention_factor=1.2), **SLIDING),
 }
 CONFIGS.update(DENSE)
+CONFIGS.update({
+    "llama-tiny-proportional": dense(
+        "llama",
+        rope_scaling=dict(rope_type="proportional", partial_rotary_factor=0.5, factor=2.0),
+    ),
+    "llama-tiny-mrope": dense("llama", rope_scaling=dict(type="mrope", mrope_section=[2, 1, 1])),
+    "glm4-tiny-4bit": dense("glm4", attention_bias=False, partial_rotary_factor=0.75),
+    "minicpm3-tiny-4bit": dict(
+        MINICPM3, q_lora_rank=32, kv_lora_rank=32, attention_bias=False, tie_word_embeddings=True
+    ),
+})
 
-# The default of the quantized checkpoint, and the modules that differ from it.
-QUANTIZATION = dict(group_size=64, bits=4, mode="affine")
-QUANTIZATION_OF = {
-    "model.layers.0.mlp.down_proj": dict(group_size=32, bits=4, mode="affine"),
-    "lm_head": dict(group_size=32, bits=8, mode="affine"),
+# Mixtures of experts; enough of them are chosen that prompts of more than 21 tokens are sorted by expert.
+QWEN3_MOE = dense(
+    "qwen3_moe",
+    num_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=32,
+    decoder_sparse_step=1,
+    mlp_only_layers=[],
+    norm_topk_prob=False,
+)
+GPT_OSS = dense(
+    "gpt_oss",
+    num_local_experts=8,
+    num_experts_per_tok=3,
+    head_dim=16,
+    rope_scaling=yarn(beta_fast=32.0, beta_slow=1.0, truncate=False),
+    **SLIDING,
+)
+MIXTURES = {
+    "qwen3_moe-tiny": dict(
+        QWEN3_MOE, num_hidden_layers=3, mlp_only_layers=[1], norm_topk_prob=True
+    ),
+    "qwen3_moe-tiny-4bit": dict(QWEN3_MOE, hidden_size=64, head_dim=16),
+    "gpt_oss-tiny": dict(GPT_OSS, intermediate_size=32),
+    "gpt_oss-tiny-mxfp4": GPT_OSS,
+    "gpt_oss-tiny-mxfp4-q8": dict(GPT_OSS, hidden_size=64),
+}
+CONFIGS.update(MIXTURES)
+
+# Checkpoints as they are published; mlx-lm brings them into its own layout.
+UNSTACKED = {"qwen3_moe-tiny", "glm_moe_dsa-tiny"}
+IN_BLOCKS = {"gpt_oss-tiny-mxfp4"}
+
+
+def qwen3_5(model_type="qwen3_5", tie_word_embeddings=False, **fields):
+    """Linear layers, every second or third one full; the last may be either."""
+    text = dict(
+        SMALL,
+        model_type=f"{model_type}_text",
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=12,
+        linear_conv_kernel_dim=4,
+        rope_parameters=dict(
+            rope_type="default",
+            rope_theta=200000.0,
+            partial_rotary_factor=0.25,
+            mrope_section=[2, 1, 1],
+            mrope_interleaved=True,
+        ),
+        tie_word_embeddings=tie_word_embeddings,
+    )
+    text.update(fields)
+    for name in ["architectures", "rope_theta", "torch_dtype"]:
+        del text[name]
+    interval = text["full_attention_interval"]
+    text["layer_types"] = [
+        "linear_attention" if layer % interval else "full_attention"
+        for layer in range(1, text["num_hidden_layers"] + 1)
+    ]
+    return dict(
+        architectures=["Qwen3_5ForConditionalGeneration"],
+        model_type=model_type,
+        text_config=text,
+        tie_word_embeddings=tie_word_embeddings,
+        vision_config=dict(model_type=model_type, depth=1, hidden_size=8),
+    )
+
+
+FOR_GROUPS_OF_64 = dict(
+    num_hidden_layers=2,
+    full_attention_interval=2,
+    hidden_size=64,
+    linear_value_head_dim=16,
+)
+EXPERTS = dict(
+    num_experts=6,
+    num_experts_per_tok=3,
+    moe_intermediate_size=16,
+    shared_expert_intermediate_size=24,
+)
+QWEN3_5 = {
+    "qwen3_5-tiny": qwen3_5(
+        num_hidden_layers=5, full_attention_interval=2, tie_word_embeddings=True
+    ),
+    "qwen3_5-tiny-hub": qwen3_5(num_hidden_layers=3, full_attention_interval=3),
+    "qwen3_5-tiny-4bit": qwen3_5(**FOR_GROUPS_OF_64, intermediate_size=128),
+    "qwen3_5_moe-tiny-hub": qwen3_5(
+        "qwen3_5_moe", **EXPERTS, num_hidden_layers=3, full_attention_interval=2
+    ),
+    "qwen3_5_moe-tiny-4bit": qwen3_5(
+        "qwen3_5_moe",
+        **FOR_GROUPS_OF_64,
+        **dict(EXPERTS, moe_intermediate_size=64, shared_expert_intermediate_size=64),
+    ),
+}
+for config in QWEN3_5.values():
+    if "num_experts" in config["text_config"]:
+        del config["text_config"]["intermediate_size"]
+CONFIGS.update(QWEN3_5)
+
+# Checkpoints in the layout in which Qwen3.5 is published.
+FROM_HUB = {"qwen3_5-tiny-hub", "qwen3_5_moe-tiny-hub"}
+
+
+CONFIGS.update(glm.configs(SMALL))
+
+
+def affine(bits, group_size):
+    return dict(group_size=group_size, bits=bits, mode="affine")
+
+
+MXFP4 = dict(group_size=32, bits=4, mode="mxfp4")
+GPT_OSS_DENSE = [
+    *[f"model.layers.{layer}.self_attn.{name}_proj" for layer in range(2) for name in "qkvo"],
+    *[f"model.layers.{layer}.mlp.router" for layer in range(2)],
+    "lm_head",
+]
+
+
+# How a quantized checkpoint packs its modules: in general, and those that differ. Embeddings stay dense
+# where they are not named.
+QUANTIZED = {
+    "llama-tiny-4bit": (
+        affine(4, 64),
+        {"model.layers.0.mlp.down_proj": affine(4, 32), "lm_head": affine(8, 32)},
+    ),
+    # mlx-lm itself gives routers 8 bits.
+    "qwen3_moe-tiny-4bit": (
+        affine(4, 32),
+        {f"model.layers.{layer}.mlp.gate": affine(8, 64) for layer in range(2)},
+    ),
+    **{name: (affine(4, 32), others) for name, others in gemma4.QUANTIZED.items()},
+    "qwen3_5-tiny-4bit": (
+        affine(4, 64),
+        {
+            "language_model.model.layers.0.linear_attn.in_proj_a": affine(8, 32),
+            "language_model.lm_head": affine(8, 32),
+        },
+    ),
+    "qwen3_5_moe-tiny-4bit": (
+        affine(4, 64),
+        {
+            f"language_model.model.layers.{layer}.mlp.{name}": affine(8, 64)
+            for layer in range(2)
+            for name in ["gate", "shared_expert_gate"]
+        },
+    ),
+    # Published so; the config names the method and nothing else.
+    "gpt_oss-tiny-mxfp4": (MXFP4, {name: False for name in GPT_OSS_DENSE}),
+    # A mode that an entry leaves out is affine, whatever the general one is.
+    "gpt_oss-tiny-mxfp4-q8": (
+        MXFP4,
+        {name: dict(group_size=64, bits=8) for name in [*GPT_OSS_DENSE, "model.embed_tokens"]},
+    ),
 }
 
+QUANTIZED.update({name: (affine(4, 32), {}) for name in ["glm4-tiny-4bit", "minicpm3-tiny-4bit"]})
+
+# The other families in 4 bits; where their widths do not divide into groups, or answers fall into loops,
+# they have others.
+IN_4_BITS = {
+    "gemma-tiny": dict(hidden_size=64),
+    "gemma2-tiny": dict(hidden_size=64, intermediate_size=128),
+    "gemma3-tiny": dict(hidden_size=64, num_hidden_layers=5),
+    "granite-tiny": {},
+    "minicpm-tiny": {},
+    "ministral3-tiny": {},
+    "mistral-tiny": {},
+    "olmo3-tiny": {},
+    "phi3-tiny": {},
+    "qwen2-tiny": dict(hidden_size=64),
+    "qwen3-tiny": {},
+    "smollm3-tiny": {},
+}
+CONFIGS.update({f"{name}-4bit": dict(CONFIGS[name], **fields) for name, fields in IN_4_BITS.items()})
+QUANTIZED.update({f"{name}-4bit": (affine(4, 32), {}) for name in IN_4_BITS})
+
+# One checkpoint for each width and mode that the others lack, its embedding packed too. Each names
+# layers in another way.
+PACKED = {
+    "llama-tiny-2bit": (
+        affine(2, 32),
+        {"model.embed_tokens": affine(6, 32), "lm_head": False},
+    ),
+    "llama-tiny-3bit": (
+        affine(3, 32),
+        {
+            "model.embed_tokens": True,
+            **{f"model.layers.{layer}.self_attn.v_proj": affine(6, 32) for layer in range(2)},
+            "model.layers.1.mlp.down_proj": affine(5, 64),
+        },
+    ),
+    "llama-tiny-5bit": (affine(5, 32), {"model.embed_tokens": affine(4, 32)}),
+    "llama-tiny-6bit": (affine(6, 32), {"model.embed_tokens": True, "model.layers.0.mlp.up_proj": False}),
+    "llama-tiny-8bit": (affine(8, 32), {"model.embed_tokens": True}),
+    "llama-tiny-mxfp4": (MXFP4, {"model.embed_tokens": True}),
+    "llama-tiny-mxfp8": (
+        dict(group_size=32, bits=8, mode="mxfp8"),
+        {"model.embed_tokens": True, "lm_head": dict(mode="mxfp4")},
+    ),
+    "llama-tiny-nvfp4": (
+        dict(group_size=16, bits=4, mode="nvfp4"),
+        {"model.embed_tokens": True, "model.layers.1.self_attn.q_proj": affine(8, 32)},
+    ),
+}
+# Some have the embedding as their head.
+TIED = ["llama-tiny-3bit", "llama-tiny-mxfp4"]
+CONFIGS.update({name: dense("llama", tie_word_embeddings=name in TIED) for name in PACKED})
+QUANTIZED.update(PACKED)
+QUANTIZED.update(glm.QUANTIZED)
+
+# Where the general format that config.json tells is none that a layer has: mlx-lm goes by the shapes of
+# layers that it does not name.
+MISTOLD = {"llama-tiny-8bit": affine(4, 64)}
+
 # Which weights of a model type are drawn, where the first ones fall into loops.
-SEEDS = {"gemma2": 1, "gemma3_text": 10, "mistral": 3, "olmo3": 1, "smollm3": 2}
+SEEDS = {
+    "gemma2": 1, "gemma3_text": 10, "gemma4": 1, "glm4_moe_lite": 2, "glm_moe_dsa": 2, "gpt_oss": 4,
+    "mistral": 3, "olmo3": 1, "qwen3_moe": 2, "smollm3": 2,
+}
 
 
 def build(config):
     """An mlx-lm model of `config` with its weights in bf16."""
+    config = glm.with_predicting_layers(config)
     model_class, arguments = _get_classes(config)
     model = model_class(arguments.from_dict(copy.deepcopy(config)))
     if config["tie_word_embeddings"] and hasattr(model, "sanitize"):
         # Some families tell a tied head by the tensor that the checkpoint lacks.
         model.sanitize({})
     weights = [
-        (name, mx.array(draw(name, parameter.shape, config)).astype(mx.bfloat16))
+        (name, mx.array(draw(name, parameter.shape, config)).astype(
+            mx.bfloat16 if is_cast(model, name) else mx.float32
+        ))
         for name, parameter in tree_flatten(model.parameters())
     ]
     model.update(tree_unflatten(weights))
@@ -242,18 +498,32 @@ def build(config):
     return model
 
 
+def is_cast(model, name):
+    """Whether mlx-lm's converter casts the parameter to the model's type."""
+    return not hasattr(model, "cast_predicate") or model.cast_predicate(name)
+
+
 def draw(name, shape, config):
+    is_gemma4 = config["model_type"].startswith("gemma4")
     is_gemma = config["model_type"].startswith("gemma")
     seeded = f"slipstream{SEEDS.get(config['model_type'], '')}:{name}"
     seed = int.from_bytes(hashlib.sha256(seeded.encode()).digest()[:8], "little")
     normal = np.random.Generator(np.random.PCG64(seed)).standard_normal(shape).astype(np.float32)
+    if is_gemma4 and ("norm" in name or name.endswith(("scalar", "scale"))):
+        # Of mean 0, the last norm keeps the tied head from echoing its input.
+        return 0.3 * normal + np.float32(0.0 if name.endswith("model.norm.weight") else 1.0)
     if name.endswith("norm.weight"):
         # Gemma's checkpoints hold how far the weights are from 1. Where attention's result has a norm of
         # its own, it would drown what tells tokens apart.
         is_loud = is_gemma and config["model_type"] != "gemma" and "post_attention" in name
         return 0.3 * normal + np.float32(-0.6 if is_loud else 0.0 if is_gemma else 1.0)
-    if name.endswith(".bias"):
+    if name.endswith((".bias", "e_score_correction_bias")):
         return 0.1 * normal
+    if name.endswith("A_log") or name.endswith("dt_bias"):
+        # Memories that fade within some tokens, and others that hardly do.
+        return normal - np.float32(1.0)
+    if name.endswith("conv1d.weight"):
+        return normal * np.float32(1.7 / np.sqrt(shape[1]))
     if "embed_tokens" in name:
         # Gemma multiplies it by the root of the hidden size.
         scale = 0.04 if is_gemma else 0.2 if config["tie_word_embeddings"] else 0.6
@@ -261,26 +531,42 @@ def draw(name, shape, config):
     return normal * np.float32(1.7 / np.sqrt(shape[-1]))
 
 
-def quantize(model, config):
-    """Quantizes the modules in place; the embedding stays dense. Returns config.json's entry."""
+def quantize(model, config, general, others):
+    """Quantizes the modules in place; embeddings stay dense unless named. Returns config.json."""
 
     def how(path, module):
-        if not hasattr(module, "to_quantized") or "embed_tokens" in path:
-            return False
-        return QUANTIZATION_OF.get(path, True)
+        if path in others:
+            return others[path]
+        return hasattr(module, "to_quantized") and "embed_tokens" not in path
 
-    nn.quantize(model, **QUANTIZATION, class_predicate=how)
+    nn.quantize(model, **general, class_predicate=how)
     mx.eval(model.parameters())
-    quantization = dict(QUANTIZATION, **QUANTIZATION_OF)
+    quantization = dict(general, **others)
     return dict(config, quantization=quantization, quantization_config=quantization)
 
 
-def write(directory: Path, model, config):
+def write(directory: Path, model, config, name):
     """Writes the checkpoint: config, weights and tokenizer."""
     directory.mkdir(parents=True, exist_ok=True)
-    write_json(directory / "config.json", config)
     weights = dict(tree_flatten(model.parameters()))
-    mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": "mlx"})
+    kind = "mlx"
+    glm.join(weights, name, config)
+    for added, shape in glm.prediction(config).items():
+        weights[added] = mx.array(draw(added, shape, config)).astype(mx.bfloat16)
+    if name in UNSTACKED:
+        weights = unstacked(weights)
+    if name in gemma4.ON_HUB:
+        weights = gemma4.as_on_hub(weights, config["text_config"])
+    if name in FROM_HUB:
+        weights, kind = in_layout_of_the_hub(weights), "pt"
+    if name in IN_BLOCKS:
+        weights = in_blocks(weights)
+        config = {key: value for key, value in config.items() if key != "quantization"}
+        config["quantization_config"] = dict(quant_method="mxfp4")
+    if name in MISTOLD:
+        config = dict(config, quantization=MISTOLD[name], quantization_config=MISTOLD[name])
+    write_json(directory / "config.json", config)
+    mx.save_safetensors(str(directory / "model.safetensors"), weights, {"format": kind})
     write_json(directory / "tokenizer.json", tokenizer())
     write_json(
         directory / "tokenizer_config.json",
@@ -292,6 +578,66 @@ def write(directory: Path, model, config):
             chat_template=CHAT_TEMPLATE,
         ),
     )
+
+
+def unstacked(weights):
+    """The same with `experts.N` for each entry of `switch_mlp`."""
+    apart = {}
+    for name, array in weights.items():
+        if ".switch_mlp." not in name:
+            apart[name] = array
+            continue
+        for expert in range(array.shape[0]):
+            apart[name.replace(".switch_mlp.", f".experts.{expert}.")] = mx.contiguous(array[expert])
+    return apart
+
+
+def in_layout_of_the_hub(weights):
+    """A Qwen3.5 checkpoint as its makers publish it: other names, the convolution's axes in another order,
+    norm weights around 0, and tensors of parts that are not run."""
+    stored = {}
+    for name, weight in weights.items():
+        if "switch_mlp.up_proj" in name:
+            continue
+        if "switch_mlp.gate_proj" in name:
+            weight = mx.concatenate([weight, weights[name.replace("gate_proj", "up_proj")]], axis=1)
+        if name.endswith("conv1d.weight"):
+            weight = weight.moveaxis(2, 1)
+        if name.endswith("norm.weight") and "linear_attn" not in name:
+            weight = weight - 1.0
+        stored[name_of_the_hub(name)] = weight
+    ones = mx.ones((4, 4), mx.bfloat16)
+    for name in ["model.visual.blocks.0.attn.qkv.weight", "mtp.layers.0.self_attn.q_proj.weight"]:
+        stored[name] = ones
+    stored["mtp.layers.0.input_layernorm.weight"] = ones[0]
+    return stored
+
+
+def name_of_the_hub(name):
+    if name.startswith("language_model.model."):
+        name = name.replace("language_model.model.", "model.language_model.", 1)
+    name = name.removeprefix("language_model.")
+    name = name.replace("switch_mlp.gate_proj.weight", "experts.gate_up_proj")
+    return name.replace("switch_mlp.down_proj.weight", "experts.down_proj")
+
+
+def in_blocks(weights):
+    """gpt-oss's experts with gate and up by turns, and packed words as blocks of 16 bytes."""
+    folded = {name: array for name, array in weights.items() if ".experts." not in name}
+    for name, array in weights.items():
+        if ".experts." not in name or ".up_proj." in name:
+            continue
+        if ".gate_proj." in name:
+            # Row by row, gate first.
+            array = mx.stack([array, weights[name.replace("gate_proj", "up_proj")]], axis=2)
+            array = array.flatten(1, 2)
+            name = name.replace("gate_proj", "gate_up_proj")
+        if name.endswith(".weight"):
+            array = mx.unflatten(array.view(mx.uint8), -1, (-1, 16))
+        part = dict(weight="_blocks", scales="_scales", bias="_bias")
+        stem, _, end = name.rpartition(".")
+        folded[stem + part[end]] = mx.contiguous(array)
+    return folded
 
 
 def write_json(path: Path, value):

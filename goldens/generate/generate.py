@@ -14,14 +14,17 @@ from pathlib import Path
 
 import cases
 import checkpoint
+import continued
+import embeddings
 import gemma3_270m
+import glm
 import mlx.core as mx
 import oracle
 import rotating
 import sampling
 import smollm2
 import templates
-from mlx.utils import tree_map
+from mlx.utils import tree_map_with_path
 from mlx_lm.utils import load_model
 
 # Numbers depend on these exactly; the second is MLX's own build for the machine.
@@ -36,8 +39,21 @@ WANTED = {
     "gemma-tiny": cases.family,
     # Its batches forget that query heads share key heads.
     "gemma2-tiny": lambda: cases.family(truth="alone"),
+    "gemma2-tiny-4bit": lambda: cases.few(truth="alone"),
     "gemma3-tiny": cases.family,
-    **{name: cases.family for name in checkpoint.DENSE},
+    "gemma4-12b-tiny": lambda: cases.family() + cases.crossing() + cases.quantized_full_layer(2),
+    "gemma4-e4b-tiny": lambda: cases.family() + cases.crossing(),
+    "gemma4-e4b-tiny-4bit": lambda: cases.few() + cases.crossing(),
+    "gemma4-26b-tiny": lambda: cases.family() + cases.crossing(),
+    "gemma4-26b-tiny-4bit": cases.family,
+    **{name: cases.family for name in [*checkpoint.DENSE, *checkpoint.MIXTURES]},
+    **{name: cases.family for name in glm.configs(checkpoint.SMALL)},
+    "qwen3_5-tiny": lambda: cases.family() + cases.recurrent(),
+    "qwen3_5_moe-tiny-hub": cases.family,
+    "qwen3_5_moe-tiny-4bit": cases.family,
+    "gpt_oss-tiny": cases.few,
+    "gpt_oss-tiny-mxfp4": cases.sliding,
+    "gpt_oss-tiny-mxfp4-q8": cases.few,
     # Its rope fails on batches.
     "llama-tiny-dynamic": lambda: cases.family(truth="alone"),
 }
@@ -46,7 +62,17 @@ OTHER_DTYPES = {
     "llama-tiny": dict(float16=cases.other_dtypes, float32=cases.other_dtypes),
     # In f16 its sums stop at the greatest number, in f32 its embedding's factor is still bf16's.
     "gemma3-tiny": dict(float16=cases.few, float32=cases.few),
+    "qwen3_5-tiny": dict(float16=cases.few, float32=cases.few),
 }
+
+# On the CPU MLX multiplies dense experts in f32 only.
+F32_ONLY = {"gemma4-26b-tiny", "gpt_oss-tiny", "qwen3_moe-tiny", "qwen3_5_moe-tiny-hub", *glm.F32_ONLY}
+
+# Rows of these go on from caches that were taken out of a batch.
+CONTINUED = ["llama-tiny", "qwen3_5-tiny", "glm4_moe_lite-tiny-dense", "glm_moe_dsa-tiny-dense"]
+
+# Of these the last hidden states are wanted too.
+EMBEDDING = ["qwen3-tiny"]
 
 
 def main():
@@ -88,21 +114,33 @@ def checked_versions(parser):
 def tiny(directory, name, versions):
     config = checkpoint.CONFIGS[name]
     model = checkpoint.build(config)
-    if name.endswith("4bit"):
-        config = checkpoint.quantize(model, config)
-    checkpoint.write(directory, model, config)
+    if name in checkpoint.QUANTIZED:
+        config = checkpoint.quantize(model, config, *checkpoint.QUANTIZED[name])
+    checkpoint.write(directory, model, config, name)
     # From here on the model is what any reader of the files sees.
     wanted = WANTED.get(name, cases.few)
-    write_cases(directory, name, "bfloat16", wanted(), versions)
+    dtype = "float32" if name in F32_ONLY else "bfloat16"
+    write_cases(directory, name, dtype, wanted(), versions)
+    if name in EMBEDDING:
+        embeddings.generate(directory, name, versions)
+    if name in CONTINUED:
+        continued.generate(directory, name, loaded(directory), versions)
     for dtype, wanted in OTHER_DTYPES.get(name, {}).items():
         write_cases(directory, name, dtype, wanted(), versions)
 
 
-def write_cases(directory, name, dtype, wanted, versions):
+def loaded(directory):
     model, _ = load_model(directory)
+    glm.mend(model)
+    return model
+
+
+def write_cases(directory, name, dtype, wanted, versions):
+    model = loaded(directory)
     if dtype != "bfloat16":
         kind = getattr(mx, dtype)
-        model.update(tree_map(lambda weight: weight.astype(kind), model.parameters()))
+        cast = lambda name, weight: weight.astype(kind) if checkpoint.is_cast(model, name) else weight
+        model.update(tree_map_with_path(cast, model.parameters()))
     suffix = "" if dtype == "bfloat16" else f".{dtype}"
     logits, described = {}, []
     for case in wanted:

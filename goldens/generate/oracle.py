@@ -8,6 +8,19 @@ import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, GenerationBatch, generate_step
 
 
+def _without_global_scale(gather_qmm):
+    """mlx-lm 0.32.2 hands packed experts an argument that mlx 0.32.2 does not know yet, always None."""
+
+    def gather(*args, global_scale=None, **kwargs):
+        assert global_scale is None
+        return gather_qmm(*args, **kwargs)
+
+    return gather
+
+
+mx.gather_qmm = _without_global_scale(mx.gather_qmm)
+
+
 class Run:
     """One row's outcome. `logits[k]` is what token k was taken from, before the log-sum-exp."""
 

@@ -91,9 +91,22 @@ fn a_rows_logits_do_not_depend_on_its_neighbours_tokens_in_sliding_windows() {
 
 #[test]
 fn a_rows_logits_do_not_depend_on_its_neighbours_tokens_in_other_families() {
-    for checkpoint in ["gemma-tiny", "gemma2-tiny", "gemma3-tiny"] {
+    for checkpoint in [
+        "gemma-tiny",
+        "gemma2-tiny",
+        "gemma3-tiny",
+        "gemma4-12b-tiny",
+        "gemma4-e4b-tiny",
+        "gemma4-26b-tiny-4bit",
+    ] {
         check(checkpoint, 100);
     }
+}
+
+#[test]
+fn a_rows_logits_do_not_depend_on_its_neighbours_tokens_in_recurrent_states() {
+    check("qwen3_5-tiny", 100);
+    check("qwen3_5_moe-tiny-4bit", 25);
 }
 
 #[test]
@@ -109,7 +122,25 @@ fn a_rows_logits_do_not_depend_on_its_neighbours_tokens_in_other_dense_families(
         "granite-tiny",
         "minicpm-tiny",
         "olmo3-tiny",
+        "glm4-tiny",
+        "minicpm3-tiny",
     ] {
         check(checkpoint, 25);
+    }
+}
+
+#[test]
+fn a_rows_logits_do_not_depend_on_its_neighbours_tokens_in_mixtures_of_experts() {
+    for checkpoint in ["qwen3_moe-tiny-4bit", "gpt_oss-tiny-mxfp4"] {
+        check(checkpoint, 50);
+    }
+}
+
+/// Prompts lie on both sides of the columns that GLM-5's indexers choose.
+#[test]
+fn a_rows_logits_do_not_depend_on_its_neighbours_tokens_in_latent_attention() {
+    for checkpoint in ["glm4_moe_lite-tiny-4bit", "glm_moe_dsa-tiny-4bit", "glm_moe_dsa-tiny-dense"]
+    {
+        check(checkpoint, 50);
     }
 }

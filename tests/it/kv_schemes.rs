@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use serde_json::{Value, json};
-use slipstream_engine::cache::{KvScheme, Packing};
+use slipstream_engine::cache::{KvScheme, Packing, TokenShape};
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
 use slipstream_engine::mlx::{Device, Dtype, ops};
@@ -37,7 +37,16 @@ struct Answer {
 type Logits = HashMap<String, Vec<Vec<f32>>>;
 
 fn checkpoint() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../goldens/linux-x86_64-cpu/llama-tiny-wide")
+    golden("llama-tiny-wide")
+}
+
+/// Three recurrent layers, and two of attention with heads of 32 between them.
+fn recurrent() -> PathBuf {
+    golden("qwen3_5-tiny")
+}
+
+fn golden(checkpoint: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../goldens/linux-x86_64-cpu").join(checkpoint)
 }
 
 /// The model in `directory`, in `dtype`.
@@ -140,22 +149,56 @@ fn batchable() -> Vec<KvScheme> {
     ]
 }
 
-/// The checkpoint with windows of `window_tokens` in its first and last layer.
-fn sliding(window_tokens: usize) -> tempfile::TempDir {
+/// The same for Gemma 4, whose last three layers attend to the columns of the others.
+fn batchable_where_layers_share() -> Vec<KvScheme> {
+    let layers = [Some(packing(8, 32)), None, Some(packing(3, 64)), None, None, None];
+    vec![
+        KvScheme::Uniform { packing: packing(4, 32), start_tokens: 0 },
+        KvScheme::Uniform { packing: packing(8, 32), start_tokens: 0 },
+        KvScheme::PerLayer(layers.to_vec()),
+    ]
+}
+
+/// The same for [`recurrent`], and plain caches.
+fn batchable_beside_states() -> Vec<KvScheme> {
+    let layers = vec![None, Some(packing(4, 32)), None, None, None];
+    vec![
+        KvScheme::Plain,
+        KvScheme::Uniform { packing: packing(8, 32), start_tokens: 0 },
+        KvScheme::PerLayer(layers),
+    ]
+}
+
+/// `checkpoint` with a config that was changed.
+fn with_config(checkpoint: &Path, change: impl Fn(&mut Value)) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    let text = std::fs::read_to_string(checkpoint().join("config.json")).unwrap();
+    let text = std::fs::read_to_string(checkpoint.join("config.json")).unwrap();
     let mut config: Value = serde_json::from_str(&text).unwrap();
-    config["layer_types"] = json!(["sliding_attention", "full_attention", "sliding_attention"]);
-    config["sliding_window"] = json!(window_tokens);
+    change(&mut config);
     std::fs::write(directory.path().join("config.json"), config.to_string()).unwrap();
     let weights = "model.safetensors";
-    std::fs::copy(checkpoint().join(weights), directory.path().join(weights)).unwrap();
+    std::fs::copy(checkpoint.join(weights), directory.path().join(weights)).unwrap();
     directory
 }
 
+/// The checkpoint with windows of `window_tokens` in its first and last layer.
+fn sliding(window_tokens: usize) -> tempfile::TempDir {
+    with_config(&checkpoint(), |config| {
+        config["layer_types"] = json!(["sliding_attention", "full_attention", "sliding_attention"]);
+        config["sliding_window"] = json!(window_tokens);
+    })
+}
+
+/// Gemma 4's small shape with windows of `window_tokens`.
+fn sharing(window_tokens: usize) -> tempfile::TempDir {
+    with_config(&golden("gemma4-e4b-tiny"), |config| {
+        config["text_config"]["sliding_window"] = json!(window_tokens);
+    })
+}
+
 /// Each of `batches` answers together, bit for bit, as its rows do alone.
-fn check_bits(directory: &Path, batches: &[Vec<Arrival>]) {
-    for scheme in batchable() {
+fn check_bits(directory: &Path, schemes: Vec<KvScheme>, batches: &[Vec<Arrival>]) {
+    for scheme in schemes {
         let mut joined = 0;
         for rows in batches {
             let run = |lane| answers(load(directory, Dtype::Bfloat16), &scheme, rows, lane);
@@ -172,17 +215,30 @@ fn check_bits(directory: &Path, batches: &[Vec<Arrival>]) {
 #[test]
 fn rows_over_packed_columns_say_what_they_say_alone_through_any_joins_and_leaves() {
     let batches: Vec<_> = (0..4).map(churn).chain([in_step(0)]).collect();
-    check_bits(&checkpoint(), &batches);
+    check_bits(&checkpoint(), batchable(), &batches);
 }
 
 #[test]
 fn rows_over_packed_windows_say_what_they_say_alone_until_their_rings_wrap() {
-    check_bits(sliding(512).path(), &(5..8).map(churn).collect::<Vec<_>>());
+    check_bits(sliding(512).path(), batchable(), &(5..8).map(churn).collect::<Vec<_>>());
 }
 
 #[test]
 fn rows_whose_packed_rings_wrap_together_say_what_they_say_alone() {
-    check_bits(sliding(8).path(), &(0..3).map(in_step).collect::<Vec<_>>());
+    check_bits(sliding(8).path(), batchable(), &(0..3).map(in_step).collect::<Vec<_>>());
+}
+
+#[test]
+fn rows_whose_layers_attend_to_packed_columns_of_others_say_what_they_say_alone() {
+    let schemes = batchable_where_layers_share;
+    check_bits(sharing(512).path(), schemes(), &(5..8).map(churn).collect::<Vec<_>>());
+    check_bits(sharing(8).path(), schemes(), &(0..3).map(in_step).collect::<Vec<_>>());
+}
+
+#[test]
+fn rows_with_recurrent_states_say_what_they_say_alone_through_any_joins_and_leaves() {
+    let batches: Vec<_> = (8..12).map(churn).chain([in_step(1)]).collect();
+    check_bits(&recurrent(), batchable_beside_states(), &batches);
 }
 
 /// A ring that wrapped in a batch lies otherwise than the row's own, so sums over its columns run in
@@ -217,26 +273,81 @@ fn difference(together: &Answer, alone: &Answer) -> f32 {
 #[test]
 fn a_decoding_row_holds_the_bytes_that_its_profile_says_in_every_scheme() {
     for scheme in batchable().into_iter().chain([KvScheme::Plain]) {
-        let loaded = load(&checkpoint(), Dtype::Bfloat16);
+        check_profile(&checkpoint(), &scheme);
+    }
+    for scheme in batchable_beside_states() {
+        check_profile(&recurrent(), &scheme);
+    }
+}
+
+/// Layers have heads of different widths, and half of them have no cache.
+#[test]
+fn a_decoding_row_whose_layers_share_columns_holds_the_bytes_that_its_profile_says() {
+    for scheme in batchable_where_layers_share().into_iter().chain([KvScheme::Plain]) {
+        check_profile(&golden("gemma4-e4b-tiny"), &scheme);
+    }
+}
+
+fn check_profile(directory: &Path, scheme: &KvScheme) {
+    let loaded = load(directory, Dtype::Bfloat16);
+    let profile = loaded.kv_profile(scheme);
+    let (mut scheduler, _) = scheduler(loaded, scheme);
+    let row = Arrival { prompt: prompt(&mut Random::new(1), 250), max_tokens: 12, tick: 0 };
+    let (_client, events) = Client::new(row.max_tokens);
+    scheduler.submit(spec(0, &row, Lane::Continuous), events);
+    let mut widths = Vec::new();
+    while scheduler.live_rows() > 0 {
+        scheduler.tick();
+        let snapshot = scheduler.snapshot();
+        if let [row] = &snapshot.rows[..]
+            && row.state == "decoding"
+        {
+            // The forward that is in flight has written its column already.
+            let tokens = row.prompt_tokens + row.generated_tokens;
+            assert_eq!(snapshot.batch.kv_bytes, profile.row_bytes(tokens), "{}", scheme.name());
+            widths.push(tokens);
+        }
+    }
+    assert!(widths.first() < Some(&256) && widths.last() > Some(&256), "{widths:?}");
+}
+
+#[test]
+fn a_layer_without_keys_of_its_own_cannot_be_packed_and_is_named() {
+    let shapes = load(&golden("gemma4-e4b-tiny"), Dtype::Bfloat16).model.token_shapes();
+    let own = [(1, 32), (1, 32), (1, 64)].map(|(heads, dimension)| {
+        Some(TokenShape { heads, key_dimension: dimension, value_dimension: dimension })
+    });
+    assert_eq!(shapes, own.into_iter().chain([None; 3]).collect::<Vec<_>>());
+    let scheme = KvScheme::PerLayer((0..6).map(|_| Some(packing(4, 32))).collect());
+    let error = scheme.check(&shapes).unwrap_err();
+    assert!(error.message().contains("layer 3"), "{error}");
+}
+
+#[test]
+fn rows_of_one_length_hold_the_bytes_that_the_profile_says_of_their_batch() {
+    for scheme in batchable_beside_states() {
+        let loaded = load(&recurrent(), Dtype::Bfloat16);
         let profile = loaded.kv_profile(&scheme);
         let (mut scheduler, _) = scheduler(loaded, &scheme);
-        let row = Arrival { prompt: prompt(&mut Random::new(1), 250), max_tokens: 12, tick: 0 };
-        let (_client, events) = Client::new(row.max_tokens);
-        scheduler.submit(spec(0, &row, Lane::Continuous), events);
-        let mut widths = Vec::new();
+        let rows = in_step(2);
+        let mut clients = Vec::new();
+        for (id, row) in rows.iter().enumerate() {
+            let (client, events) = Client::new(16);
+            let row = Arrival { max_tokens: 16, ..row.clone() };
+            scheduler.submit(spec(id, &row, Lane::Continuous), events);
+            clients.push(client);
+        }
+        let mut seen = 0;
         while scheduler.live_rows() > 0 {
             scheduler.tick();
             let snapshot = scheduler.snapshot();
-            if let [row] = &snapshot.rows[..]
-                && row.state == "decoding"
-            {
-                // The forward that is in flight has written its column already.
-                let tokens = row.prompt_tokens + row.generated_tokens;
-                assert_eq!(snapshot.batch.kv_bytes, profile.row_bytes(tokens), "{}", scheme.name());
-                widths.push(tokens);
+            if snapshot.batch.active_rows == rows.len() {
+                let longest = profile.batch_bytes(rows.len(), rows[0].prompt.len() + 16);
+                assert_eq!(snapshot.batch.kv_bytes, longest, "{}", scheme.name());
+                seen += 1;
             }
         }
-        assert!(widths.first() < Some(&256) && widths.last() > Some(&256), "{widths:?}");
+        assert!(seen > 3, "{}: {seen}", scheme.name());
     }
 }
 

@@ -1,6 +1,8 @@
 //! One binary for everything that is tested across modules.
 #![allow(clippy::unwrap_used, reason = "a test may end at a broken expectation")]
 
+// Rows that write in blocks.
+mod blocks;
 // Answers that must match a schema, a pattern, a grammar or a choice.
 mod grammar;
 // Thousands of requests through the gateway, in virtual time.
@@ -11,6 +13,9 @@ mod goldens;
 // Batches of quantized KV caches.
 #[cfg(feature = "mlx")]
 mod kv_schemes;
+// The table of families in the documentation.
+#[cfg(feature = "mlx")]
+mod models_table;
 // Rows of one batch do not see each other.
 #[cfg(feature = "mlx")]
 mod isolation;

@@ -1,12 +1,14 @@
 //! A failed engine thread fails its rows and comes back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
 use slipstream_engine::error::{Code, Error};
 use slipstream_engine::gateway::{Health, RowThread, Rows};
+use slipstream_engine::limits;
 use slipstream_engine::mlx::thread::RebuildPause;
 use slipstream_engine::scheduler::RowSpec;
 
@@ -110,4 +112,38 @@ fn an_engine_that_was_shut_down_refuses_rows_and_drops_the_live_ones() {
     let refused = submit(&engine, &row("late", vec![1], 5)).map(|_| ());
     assert_eq!(refused.map_err(|error| error.code()), Err(Code::ShuttingDown));
     assert!(matches!(engine.health(), Health::Unavailable { .. }));
+}
+
+#[test]
+fn health_follows_the_steps_of_live_rows_and_not_the_socket() {
+    let stall = Duration::from_millis(limits::STALL_MS_MAX) + Duration::from_secs(1);
+    let clock = Clock::manual();
+    let (reached, step_is_stuck) = mpsc::channel();
+    let (go_on, gate) = mpsc::channel::<()>();
+    let ends = Mutex::new(Some((reached, gate)));
+    let build = move || {
+        let (reached, gate) = ends.lock().unwrap().take().expect("it is built once");
+        let stuck_at = move |call| {
+            if call == 6 {
+                reached.send(()).unwrap();
+                gate.recv().unwrap();
+            }
+        };
+        let script = Script { interrupt: Some(Box::new(stuck_at)), ..Script::default() };
+        let executor = ScriptedExecutor::new(script, SharedJournal::default());
+        Ok((executor, SchedulerConfig::default()))
+    };
+    let engine = RowThread::start(clock.clone(), PAUSE, build).expect("the script can be built");
+    clock.advance(stall);
+    assert_eq!(engine.health(), Health::Serving, "an idle engine is well, however long it rests");
+    let spec = row("row", vec![1, 2], 50);
+    let mut client = submit(&engine, &spec).expect("the queue has room");
+    step_is_stuck.recv().unwrap();
+    assert_eq!(engine.health(), Health::Serving, "a step may take a while");
+    clock.advance(stall);
+    let Health::Unavailable { reason } = engine.health() else { panic!("the step is stuck") };
+    assert_eq!(reason, "the engine has been in one step for 61 s");
+    go_on.send(()).unwrap();
+    check_whole_answer(&mut client, &spec);
+    assert_eq!(engine.health(), Health::Serving, "it steps again");
 }

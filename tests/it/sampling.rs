@@ -4,9 +4,9 @@ use std::path::Path;
 
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::{Levers, SchedulerConfig};
-use slipstream_engine::mlx::{Array, Device, Dtype};
+use slipstream_engine::mlx::{Array, Device, Dtype, ops};
 use slipstream_engine::model::{self, LoadOptions};
-use slipstream_engine::sampling::{Penalty, Sampler, SamplingParams, TokenLogprobs, Xtc};
+use slipstream_engine::sampling::{Filters, Penalty, Sampler, SamplingParams, TokenLogprobs, Xtc};
 use slipstream_engine::scheduler::{Board, MlxExecutor, RowSpec, Scheduler};
 use slipstream_tests::client::serve_all;
 use slipstream_tests::random::Random;
@@ -33,13 +33,15 @@ fn spec(id: usize, random: &mut Random) -> RowSpec {
         threshold: *random.pick(&[0.004, 0.01, 0.7]),
         exempt: [257, 10].into(),
     };
+    // Few kinds, so that rows of one kind are drawn together and others lie between them.
+    let kind = random.size(0, 2);
     let bias = (0..random.between(0, 3)).map(|index| (index as u32 * 70, 2.5)).collect();
     RowSpec {
         sampling: SamplingParams {
             temperature: [0.0, 0.7, 1.3][id % 3],
-            top_p: [1.0, 0.9][id % 2],
-            min_p: [0.0, 0.02][id / 2 % 2],
-            top_k: [0, 50][id / 3 % 2],
+            top_p: [1.0, 0.9, 0.8][kind],
+            min_p: [0.0, 0.02, 0.0][kind],
+            top_k: [0, 50, 100][kind],
             seed: Some(random.bits()),
             xtc,
             logit_bias: bias,
@@ -131,6 +133,48 @@ fn numbers_at_the_edge_of_their_ranges_leave_a_row_with_tokens_of_its_vocabulary
     for (spec, (tokens, logprobs)) in specs.iter().zip(answers(&specs, 0, Levers::default())) {
         assert_eq!((tokens.len(), logprobs.len()), (TOKENS, TOKENS), "{spec:?}");
         assert!(tokens.iter().all(|token| *token < VOCABULARY), "{spec:?}: {tokens:?}");
+    }
+}
+
+#[test]
+fn a_draw_from_one_token_is_that_token_however_hot() {
+    let mut random = Random::new(3);
+    let greedy = RowSpec { sampling: SamplingParams::default(), ..spec(1, &mut random) };
+    let hot = SamplingParams { temperature: 2.0, top_k: 1, seed: Some(4), ..Default::default() };
+    let hot = RowSpec { sampling: hot, ..greedy.clone() };
+    let said = answers(&[greedy, hot], 0, Levers::default());
+    assert_eq!(said[0], said[1]);
+}
+
+#[test]
+fn what_is_drawn_and_kept_for_a_row_has_the_same_bits_beside_other_rows() {
+    // A width that no vector unit divides.
+    const WIDTH: i32 = 37;
+    Device::cpu();
+    let keys = [(1, 0), (1, 1), (2, 0), (u64::MAX, 7)];
+    let read = |array: &Array| ops::read_f32(array).unwrap();
+    let alone: Vec<f32> =
+        keys.iter().flat_map(|key| read(&ops::gumbel(&[*key], WIDTH).unwrap())).collect();
+    let together = ops::gumbel(&keys, WIDTH).unwrap();
+    assert_eq!(read(&together), alone);
+    let mut distinct = alone.clone();
+    distinct.sort_unstable_by(f32::total_cmp);
+    distinct.dedup();
+    assert!(distinct.len() > 4 * 30, "the rows repeat each other");
+
+    let params = SamplingParams {
+        top_p: 0.9,
+        min_p: 0.01,
+        top_k: 20,
+        xtc: Xtc { probability: 1.0, threshold: 0.05, exempt: [3].into() },
+        ..SamplingParams::default()
+    };
+    let filters = Filters::new(&params, 0.5);
+    let kept = read(&filters.keep(&together).unwrap());
+    for (row, kept) in kept.chunks(WIDTH as usize).enumerate() {
+        let row = row as i32;
+        let alone = ops::slice_axis(&together, 0, row, row + 1).unwrap();
+        assert_eq!(read(&filters.keep(&alone).unwrap()), kept, "row {row}");
     }
 }
 

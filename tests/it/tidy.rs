@@ -177,7 +177,7 @@ fn is_crate_root(path: &str) -> bool {
     let mut steps = path.rsplit('/');
     let (name, folder, above) = (steps.next(), steps.next(), steps.next());
     match folder {
-        None | Some("src" | "support" | "it" | "src-tauri") => {
+        None | Some("src" | "support" | "it" | "memory" | "src-tauri") => {
             matches!(name, Some("lib.rs" | "main.rs" | "build.rs"))
         }
         Some("bin" | "benches" | "examples") => true,

@@ -35,6 +35,7 @@ pub const TOKEN_KV_BYTES: u64 = 16;
 pub fn row(id: impl Into<String>, prompt: Vec<u32>, max_tokens: usize) -> RowSpec {
     RowSpec {
         id: id.into(),
+        client: "test".into(),
         lane: Lane::Continuous,
         lane_reasons: Arc::new([]),
         priority: Priority::Interactive,

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use crate::demo;
 
-/// A `slipstream serve` of the demo model on a free port. Dropping it kills it.
+/// A `slipstream serve` on a free port, of the demo model mostly. Dropping it kills it.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
@@ -22,7 +23,15 @@ impl Server {
     /// # Panics
     /// When it ends before it is ready.
     pub fn start(flags: &[&str]) -> Self {
-        let mut child = serve()
+        Self::of(&demo::model_directory(), flags)
+    }
+
+    /// The same for the model in `directory`.
+    ///
+    /// # Panics
+    /// When it ends before it is ready.
+    pub fn of(directory: &Path, flags: &[&str]) -> Self {
+        let mut child = serve_model(directory)
             .args(["--port", "0"])
             .args(flags)
             .stdout(Stdio::piped())
@@ -100,8 +109,13 @@ impl Drop for Server {
 
 /// `slipstream serve` of the demo model.
 pub fn serve() -> Command {
+    serve_model(&demo::model_directory())
+}
+
+/// `slipstream serve` of the model in `directory`.
+pub fn serve_model(directory: &Path) -> Command {
     let mut command = Command::new(demo::binary());
-    command.arg("serve").arg("--model").arg(demo::model_directory());
+    command.arg("serve").arg("--model").arg(directory);
     command
 }
 

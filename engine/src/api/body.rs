@@ -1,22 +1,33 @@
 //! JSON request bodies.
 
+use std::time::Duration;
+
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use serde_json::Value;
 
+use super::Served;
 use super::rejection::Rejection;
 use crate::error::{Code, Error};
+use crate::limits;
 
 /// A whole body, parsed. The content type is not looked at: clients often forget it.
 pub(super) struct JsonBody(pub(super) Value);
 
-impl<S: Send + Sync> FromRequest<S> for JsonBody {
+impl FromRequest<Served> for JsonBody {
     type Rejection = Rejection;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Rejection> {
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
+    async fn from_request(request: Request, served: &Served) -> Result<Self, Rejection> {
+        let clock = served.engine.clock();
+        let patience = Duration::from_millis(limits::BODY_MS_MAX);
+        let bytes = tokio::select! {
+            biased;
+            bytes = Bytes::from_request(request, served) => bytes,
+            () = clock.sleep_until(clock.now() + patience) => return Err(Rejection::BodyTooSlow),
+        };
+        let bytes = bytes.map_err(|rejection| {
             let rejection = rejection.into_response();
             match rejection.status() {
                 StatusCode::PAYLOAD_TOO_LARGE => Rejection::BodyTooLarge,

@@ -14,6 +14,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
+use super::dialect::{ANTHROPIC_REQUEST_ID, REQUEST_ID};
 use super::rejection::Rejection;
 use crate::config::ServeConfig;
 use crate::error::{Code, Error, Result};
@@ -58,7 +59,8 @@ impl Guard {
     pub(super) fn cors(&self) -> CorsLayer {
         CorsLayer::new()
             .allow_origin(AllowOrigin::list(self.origins.clone()))
-            .allow_methods([Method::GET, Method::POST])
+            .allow_methods([Method::GET, Method::POST, Method::DELETE])
+            .expose_headers([REQUEST_ID, ANTHROPIC_REQUEST_ID])
             // OpenAI's own client adds headers of its own making.
             .allow_headers(AllowHeaders::mirror_request())
     }

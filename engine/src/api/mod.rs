@@ -1,35 +1,54 @@
-//! HTTP: OpenAI's API, health and statistics over one [`Engine`].
+//! HTTP: OpenAI's and Anthropic's APIs, health and statistics over one [`Engine`].
 //!
 //! Handlers only translate: `wire` reads and shapes bodies, the gateway does the work. Every answer
-//! that is not a success is OpenAI's error object, unknown routes included. A client that leaves
-//! drops its handler or its body stream, and with it the generation: that is the whole of
-//! cancellation here.
+//! that is not a success is the error object of the path's dialect, unknown routes included. A client
+//! that leaves drops its handler or its body stream, and with it the generation.
+//!
+//! A request passes, from the outside in: its dialect, which shapes errors; the guard of hosts and
+//! origins; CORS; the keys; the bound of its body; its handler.
 
+mod answer;
+mod anthropic;
 mod body;
+mod caller;
+mod connections;
+mod dialect;
+mod embeddings;
 mod guard;
+mod id;
+mod keys;
 mod openai;
-mod priority;
+mod openapi;
+mod pulse;
 mod rejection;
+mod requests;
+mod responses;
 mod serve;
 mod status;
-mod stream;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
+use axum::extract::{DefaultBodyLimit, FromRef};
+use axum::handler::Handler;
 use axum::middleware;
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 
-use crate::config::ServeConfig;
+use crate::config::{KeepAlive, ServeConfig};
 use crate::error::Result;
 use crate::gateway::Engine;
 
+use self::answer::Manner;
+use self::caller::Caller;
 use self::guard::Guard;
+use self::keys::Keys;
 use self::rejection::Rejection;
+use self::responses::ResponseStore;
 
+pub use keys::check_exposure;
 pub use serve::{bind, serve};
 
 /// The routes, behind the guards.
@@ -39,17 +58,89 @@ pub use serve::{bind, serve};
 pub fn router(engine: Engine, config: &ServeConfig) -> Result<Router> {
     let guard = Guard::new(config)?;
     let cors = guard.cors();
-    Ok(Router::new()
-        .route("/v1/chat/completions", post(openai::chat_completions))
-        .route("/v1/completions", post(openai::completions))
-        .route("/v1/models", get(openai::models))
-        .route("/v1/models/{*id}", get(openai::model))
-        .route("/health", get(status::health))
-        .route("/stats", get(status::stats))
+    let routes = routes()
+        .into_iter()
+        .fold(Router::new(), |router, route| router.route(route.path, route.handler));
+    Ok(routes
         .fallback(async || Rejection::NoRoute)
         .method_not_allowed_fallback(async || Rejection::MethodNotAllowed)
         .layer(DefaultBodyLimit::max(config.body_bytes_max))
+        .layer(middleware::from_fn_with_state(Keys::new(config), keys::check))
         .layer(cors)
         .layer(middleware::from_fn_with_state(Arc::new(guard), guard::check))
-        .with_state(engine))
+        .layer(middleware::from_fn(dialect::speak))
+        .with_state(Served::new(engine, config.keep_alive)))
+}
+
+/// What the handlers share.
+#[derive(Debug, Clone)]
+struct Served {
+    engine: Engine,
+    responses: Arc<ResponseStore>,
+    keep_alive: KeepAlive,
+}
+
+impl Served {
+    fn new(engine: Engine, keep_alive: KeepAlive) -> Self {
+        let responses = Arc::new(ResponseStore::new(engine.clock().clone()));
+        Self { engine, responses, keep_alive }
+    }
+
+    /// How `caller` is answered.
+    fn manner(&self, caller: &Caller, stream: bool) -> Manner {
+        Manner { stream, keep_alive: caller.keep_alive.unwrap_or(self.keep_alive) }
+    }
+}
+
+impl FromRef<Served> for Engine {
+    fn from_ref(served: &Served) -> Self {
+        served.engine.clone()
+    }
+}
+
+/// A path, a method, and who answers.
+struct Route {
+    path: &'static str,
+    /// As HTTP writes it.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the tests read it"))]
+    method: &'static str,
+    handler: MethodRouter<Served>,
+}
+
+impl Route {
+    fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Served>) -> Self {
+        Self { path, method: "GET", handler: get(handler) }
+    }
+
+    fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Served>) -> Self {
+        Self { path, method: "POST", handler: post(handler) }
+    }
+
+    fn delete<T: 'static>(path: &'static str, handler: impl Handler<T, Served>) -> Self {
+        Self { path, method: "DELETE", handler: delete(handler) }
+    }
+}
+
+/// Everything that this server answers.
+fn routes() -> Vec<Route> {
+    vec![
+        Route::post("/v1/chat/completions", openai::chat_completions),
+        Route::post("/v1/completions", openai::completions),
+        Route::post("/v1/responses", responses::create),
+        Route::get("/v1/responses/{id}", responses::get),
+        Route::delete("/v1/responses/{id}", responses::delete),
+        Route::post("/v1/messages", anthropic::messages),
+        Route::post("/v1/messages/count_tokens", anthropic::count_tokens),
+        Route::post("/v1/embeddings", embeddings::create),
+        Route::get("/v1/models", openai::models),
+        Route::get("/v1/models/{*id}", openai::model),
+        Route::post("/v1/tokenize", tokens::tokenize),
+        Route::post("/v1/detokenize", tokens::detokenize),
+        Route::delete("/v1/requests/{id}", requests::cancel),
+        Route::get("/health", status::health),
+        Route::get("/metrics", status::metrics),
+        Route::get("/stats", status::stats),
+        Route::get("/stats/stream", status::stats_stream),
+        Route::get("/openapi.json", openapi::document),
+    ]
 }

@@ -1,36 +1,35 @@
 //! OpenAI's routes.
 
 use axum::Json;
-use axum::extract::{Path, State};
-use axum::response::{IntoResponse, Response};
+use axum::extract::State;
+use axum::response::Response;
 
+use super::Served;
+use super::answer;
 use super::body::JsonBody;
-use super::priority::PriorityHeader;
+use super::caller::Caller;
+use super::id::Id;
 use super::rejection::Rejection;
-use super::stream;
 use crate::clock;
-use crate::error::Result;
-use crate::gateway::{AnswerEvent, Engine, GenerateRequest, Generation};
-use crate::output::FoldedAnswer;
-use crate::scheduler::Priority;
-use crate::wire::openai::{self, Body, ModelEntry, ModelList, ReplyHead, ReplyRequest};
+use crate::gateway::Engine;
+use crate::wire::openai::{self, Chunks, ModelEntry, ModelList, ReplyHead, ReplyRequest};
 
 pub(super) async fn chat_completions(
-    State(engine): State<Engine>,
-    PriorityHeader(priority): PriorityHeader,
+    State(served): State<Served>,
+    caller: Caller,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Rejection> {
-    let request = openai::chat(&body, engine.card())?;
-    reply(&engine, request, priority).await
+    let request = openai::chat(&body, served.engine.card())?;
+    reply(served, request, caller).await
 }
 
 pub(super) async fn completions(
-    State(engine): State<Engine>,
-    PriorityHeader(priority): PriorityHeader,
+    State(served): State<Served>,
+    caller: Caller,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Rejection> {
-    let request = openai::completion(&body, engine.card())?;
-    reply(&engine, request, priority).await
+    let request = openai::completion(&body, served.engine.card())?;
+    reply(served, request, caller).await
 }
 
 pub(super) async fn models(State(engine): State<Engine>) -> Json<ModelList> {
@@ -39,7 +38,7 @@ pub(super) async fn models(State(engine): State<Engine>) -> Json<ModelList> {
 
 pub(super) async fn model(
     State(engine): State<Engine>,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<Json<ModelEntry>, Rejection> {
     if id == engine.card().id {
         Ok(Json(entry(&engine)))
@@ -53,35 +52,19 @@ fn entry(engine: &Engine) -> ModelEntry {
 }
 
 async fn reply(
-    engine: &Engine,
+    served: Served,
     request: ReplyRequest,
-    priority: Priority,
+    caller: Caller,
 ) -> Result<Response, Rejection> {
     let head = ReplyHead {
         kind: request.kind,
         id: request.generate.id.clone(),
         created: clock::unix_seconds(),
-        model: engine.card().id.clone(),
+        model: served.engine.card().id.clone(),
         include_usage: request.include_usage,
+        logprobs: request.generate.sampling.logprobs.is_some(),
     };
-    let generate = GenerateRequest { priority, ..request.generate };
-    let generation = engine.generate(generate).await?;
-    if request.stream {
-        Ok(stream::events(head, generation).into_response())
-    } else {
-        Ok(Json(whole(&head, generation).await?).into_response())
-    }
-}
-
-/// The same events as a stream has, folded into one answer.
-async fn whole(head: &ReplyHead, mut generation: Generation) -> Result<Body> {
-    let mut answer = FoldedAnswer::default();
-    loop {
-        match generation.next().await.unwrap_or_else(stream::unfinished)? {
-            AnswerEvent::Finished { reason, usage } => {
-                return Ok(head.whole(answer, reason, &usage));
-            }
-            event => answer.extend(event.into_part()),
-        }
-    }
+    let manner = served.manner(&caller, request.stream);
+    let generation = served.engine.generate(caller.asks(request.generate)).await?;
+    answer::respond(served.engine, manner, Chunks::new(head), generation).await
 }

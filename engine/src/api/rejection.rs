@@ -1,17 +1,19 @@
 //! Every answer that is not a success: its status and its error object.
 
-use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use crate::error::{Code, Error};
-use crate::wire::openai::ErrorBody;
+use crate::wire::{anthropic, openai};
 
 /// Seconds after which a client may try again, when all it met was a busy or restarting server.
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
+/// How to show a key.
+const BEARER: HeaderValue = HeaderValue::from_static("Bearer");
 
-/// Why a request was not served.
-#[derive(Debug)]
+/// Why a request was not served. As a response it has a status and no body yet: it travels in the
+/// extensions, for [`dialect`](super::dialect) to tell it as the request's API tells errors.
+#[derive(Debug, Clone)]
 pub(super) enum Rejection {
     /// The engine or a reader of fields said no.
     Engine(Error),
@@ -21,46 +23,108 @@ pub(super) enum Rejection {
     MethodNotAllowed,
     /// The body is larger than the limit.
     BodyTooLarge,
+    /// The body took too long to come.
+    BodyTooSlow,
     /// The `Host` header names none of our names: perhaps a rebound DNS name.
     ForeignHost(String),
     /// A web page of an origin that is not allowed sent this.
     ForeignOrigin(String),
+    /// It came without a key.
+    NoKey,
+    /// It came with a key that opens nothing.
+    UnknownKey,
+    /// No live request has this id.
+    NoRequest(String),
+    /// No stored response has this id.
+    NoResponse(String),
 }
 
 impl Rejection {
-    fn status(&self) -> StatusCode {
+    pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::Engine(error) => status_of(error.code()),
-            Self::NoRoute => StatusCode::NOT_FOUND,
+            Self::NoRoute | Self::NoRequest(_) | Self::NoResponse(_) => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::ForeignHost(_) | Self::ForeignOrigin(_) => StatusCode::FORBIDDEN,
+            Self::NoKey | Self::UnknownKey => StatusCode::UNAUTHORIZED,
         }
     }
 
-    fn body(&self) -> ErrorBody {
-        const REQUEST: &str = "invalid_request_error";
-        const PERMISSION: &str = "permission_error";
+    /// The error object in OpenAI's shape.
+    pub(super) fn openai(&self) -> openai::ErrorBody {
         match self {
-            Self::Engine(error) => ErrorBody::from(error),
-            Self::NoRoute => {
-                ErrorBody::new(REQUEST, "not_found", "this server has nothing at that path")
+            Self::Engine(error) => openai::ErrorBody::from(error),
+            _ => {
+                let (code, message) = self.words();
+                openai::ErrorBody::new(self.openai_kind(), code, message)
             }
+        }
+    }
+
+    /// The error object in Anthropic's shape.
+    pub(super) fn anthropic(&self) -> anthropic::ErrorBody {
+        match self {
+            Self::Engine(error) => anthropic::ErrorBody::from(error),
+            _ => anthropic::ErrorBody::new(self.anthropic_kind(), self.words().1),
+        }
+    }
+
+    fn openai_kind(&self) -> &'static str {
+        match self {
+            Self::ForeignHost(_) | Self::ForeignOrigin(_) => "permission_error",
+            Self::NoKey | Self::UnknownKey => "authentication_error",
+            _ => "invalid_request_error",
+        }
+    }
+
+    fn anthropic_kind(&self) -> anthropic::ErrorKind {
+        use anthropic::ErrorKind;
+        match self {
+            Self::Engine(error) => ErrorKind::from(error.code()),
+            Self::NoRoute | Self::NoRequest(_) | Self::NoResponse(_) => ErrorKind::NotFoundError,
+            Self::MethodNotAllowed | Self::BodyTooSlow => ErrorKind::InvalidRequestError,
+            Self::BodyTooLarge => ErrorKind::RequestTooLarge,
+            Self::ForeignHost(_) | Self::ForeignOrigin(_) => ErrorKind::PermissionError,
+            Self::NoKey | Self::UnknownKey => ErrorKind::AuthenticationError,
+        }
+    }
+
+    /// The code for programs, and the message for people.
+    fn words(&self) -> (&'static str, String) {
+        match self {
+            Self::Engine(error) => (error.code().name(), error.to_string()),
+            Self::NoRoute => ("not_found", "this server has nothing at that path".to_owned()),
             Self::MethodNotAllowed => {
-                ErrorBody::new(REQUEST, "method_not_allowed", "that path takes another method")
+                ("method_not_allowed", "that path takes another method".to_owned())
             }
-            Self::BodyTooLarge => {
-                ErrorBody::new(REQUEST, "body_too_large", "the request body is too large")
+            Self::BodyTooSlow => {
+                ("body_too_slow", "the request body did not come in time".to_owned())
             }
+            Self::BodyTooLarge => ("body_too_large", "the request body is too large".to_owned()),
             Self::ForeignHost(host) => {
                 let hint = "`--allowed-host` adds a name";
                 let message = format!("this server does not go by the name `{host}` ({hint})");
-                ErrorBody::new(PERMISSION, "host_not_allowed", message)
+                ("host_not_allowed", message)
             }
             Self::ForeignOrigin(origin) => {
                 let hint = "`--allowed-origin` adds one";
                 let message = format!("pages of `{origin}` may not use this server ({hint})");
-                ErrorBody::new(PERMISSION, "origin_not_allowed", message)
+                ("origin_not_allowed", message)
+            }
+            Self::NoKey => {
+                let ways = "`Authorization: Bearer KEY` or `x-api-key: KEY`";
+                ("missing_api_key", format!("this server needs an API key: {ways}"))
+            }
+            Self::UnknownKey => {
+                ("invalid_api_key", "the API key is not one of this server's".to_owned())
+            }
+            Self::NoRequest(id) => {
+                ("request_not_found", format!("no live request is called `{id}`"))
+            }
+            Self::NoResponse(id) => {
+                ("response_not_found", format!("no stored response is called `{id}`"))
             }
         }
     }
@@ -90,11 +154,18 @@ impl From<Error> for Rejection {
 
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
-        let status = self.status();
-        let mut response = (status, Json(self.body())).into_response();
-        if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS);
+        let mut response = self.status().into_response();
+        let headers = response.headers_mut();
+        match self.status() {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                headers.insert(header::RETRY_AFTER, RETRY_AFTER_SECONDS);
+            }
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(header::WWW_AUTHENTICATE, BEARER);
+            }
+            _ => {}
         }
+        response.extensions_mut().insert(self);
         response
     }
 }

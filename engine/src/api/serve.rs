@@ -1,15 +1,14 @@
 //! Listening, serving, and an orderly end.
 
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::io::ErrorKind;
 use std::pin::pin;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::connections::Connections;
 use crate::config::ServeConfig;
 use crate::error::{Code, Error, Result};
 use crate::gateway::Engine;
@@ -45,32 +44,28 @@ pub async fn bind(host: &str, port: u16) -> Result<TcpListener> {
 /// configured grace, ends the rest and returns.
 ///
 /// # Errors
-/// `InvalidRequest` for a bad allow-list, `Io` when the listener breaks.
+/// `InvalidRequest` for a bad allow-list, and for an address beyond loopback without API keys; `Io` when the listener breaks.
 pub async fn serve(
     listener: TcpListener,
     engine: Engine,
     config: &ServeConfig,
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
+    super::check_exposure(listener.local_addr()?, config)?;
     let router = super::router(engine.clone(), config)?;
-    let (close, closed) = oneshot::channel::<()>();
-    // Tokens are small packets that must not wait for each other.
-    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-    let server = axum::serve(listener, router)
-        .with_graceful_shutdown(async { drop(closed.await) })
-        .into_future();
-    let mut server = pin!(server);
+    let connections = Connections::new(router, engine.clock().clone());
     tokio::select! {
-        result = &mut server => return Ok(result?),
+        () = connections.accept(&listener) => {}
         () = shutdown => {}
     }
+    drop(listener);
     engine.drain();
-    drop(close);
+    let mut ended = pin!(connections.end());
     let patience = config.shutdown_grace.saturating_sub(LAST_WORDS);
-    if timeout(patience, &mut server).await.is_err() {
+    if timeout(patience, &mut ended).await.is_err() {
         engine.stop();
         // A client that does not even read its last words is left behind.
-        let _ = timeout(LAST_WORDS, &mut server).await;
+        let _ = timeout(LAST_WORDS, &mut ended).await;
     }
     Ok(())
 }

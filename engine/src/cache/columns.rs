@@ -238,7 +238,11 @@ impl Columns {
         std::iter::once(first).chain(rest.into_iter().flatten())
     }
 
-    fn as_plain(&self) -> Result<&Array> {
+    /// The values as they are.
+    ///
+    /// # Errors
+    /// `Internal` when they are packed.
+    pub fn as_plain(&self) -> Result<&Array> {
         match self {
             Self::Plain(array) => Ok(array),
             Self::Affine(_) => Err(mixed_forms()),

@@ -1,6 +1,7 @@
 //! The columns that rows of different lengths are placed into when they come together.
 
-use super::columns::{Columns, KeyValues};
+use super::buffers::Tensors;
+use super::columns::Columns;
 use crate::error::Result;
 
 /// Buffers of `capacity` columns, of which the first `width` are written.
@@ -12,8 +13,8 @@ pub(super) struct Frame {
 
 impl Frame {
     /// The frame that holds both of two buffers, of which as many columns as `widths` are written.
-    fn around(own: Option<&KeyValues>, other: Option<&KeyValues>, widths: (i32, i32)) -> Self {
-        let capacity = |buffers: Option<&KeyValues>| buffers.map_or(0, KeyValues::count);
+    fn around<T: Tensors>(own: Option<&T>, other: Option<&T>, widths: (i32, i32)) -> Self {
+        let capacity = |buffers: Option<&T>| buffers.map_or(0, T::count);
         Self { width: widths.0.max(widths.1), capacity: capacity(own).max(capacity(other)) }
     }
 
@@ -30,9 +31,9 @@ impl Frame {
 }
 
 /// One side of a join.
-pub(super) struct Side {
+pub(super) struct Side<T> {
     /// Its buffers, if it was ever written.
-    pub(super) buffers: Option<KeyValues>,
+    pub(super) buffers: Option<T>,
     /// Columns written.
     pub(super) width: i32,
     /// How many rows it has.
@@ -41,11 +42,11 @@ pub(super) struct Side {
 
 /// The rows of `own` above those of `other`, right-aligned on the wider. A side that was never
 /// written becomes zeros, as in mlx-lm 0.32.2's `BatchKVCache.extend`.
-pub(super) fn stack(own: Side, other: Side) -> Result<Option<KeyValues>> {
+pub(super) fn stack<T: Tensors>(own: Side<T>, other: Side<T>) -> Result<Option<T>> {
     let frame =
         Frame::around(own.buffers.as_ref(), other.buffers.as_ref(), (own.width, other.width));
-    let place = |side: &KeyValues, width| side.map(|columns| frame.place(columns, width));
-    let blank = |like: &KeyValues, rows| like.map(|columns| columns.blank(rows, frame.capacity));
+    let place = |side: &T, width| side.map(|columns| frame.place(columns, width));
+    let blank = |like: &T, rows| like.map(|columns| columns.blank(rows, frame.capacity));
     let (above, below) = match (own.buffers, other.buffers) {
         (None, None) => return Ok(None),
         (Some(above), Some(below)) => (place(&above, own.width)?, place(&below, other.width)?),
@@ -58,8 +59,8 @@ pub(super) fn stack(own: Side, other: Side) -> Result<Option<KeyValues>> {
 /// Lone rows' columns, each row in buffers of exactly its own, below one another and right-aligned
 /// on the longest, without spare capacity. A row that was never written becomes zeros (mlx-lm 0.32.2,
 /// `BatchKVCache.merge`).
-pub(super) fn pile(rows: &[Option<KeyValues>]) -> Result<Option<KeyValues>> {
-    let width = rows.iter().flatten().map(KeyValues::count).max().unwrap_or(0);
+pub(super) fn pile<T: Tensors>(rows: &[Option<T>]) -> Result<Option<T>> {
+    let width = rows.iter().flatten().map(T::count).max().unwrap_or(0);
     let Some(like) = rows.iter().flatten().next() else {
         return Ok(None);
     };
@@ -68,5 +69,5 @@ pub(super) fn pile(rows: &[Option<KeyValues>]) -> Result<Option<KeyValues>> {
         Some(row) => row.map(|columns| frame.place(columns, columns.count())),
         None => like.map(|columns| columns.blank(1, width)),
     });
-    KeyValues::stack(&placed.collect::<Result<Vec<_>>>()?).map(Some)
+    T::stack(&placed.collect::<Result<Vec<_>>>()?).map(Some)
 }

@@ -137,6 +137,17 @@ impl LayerCache {
         }
     }
 
+    /// What a token in the next column of a lone row would see, `width` columns being written.
+    pub(super) fn before_next(&self, width: i32, rings: &[Ring]) -> Result<Option<KeyValues>> {
+        match self {
+            Self::Full(layer) => layer.columns(width),
+            Self::Rotating(layer) => {
+                layer.columns(&rings[ring_of(rings, layer)?].ranges_before_next())
+            }
+            Self::Recurrent(_) | Self::Owned(_) => Err(no_columns()),
+        }
+    }
+
     pub(super) fn can_trim(&self, rings: &[Ring]) -> bool {
         match self {
             Self::Full(_) => true,
@@ -237,8 +248,11 @@ impl LayerSlot<'_> {
         self.write(&KeyValues::plain(keys, values))
     }
 
-    /// The same for columns in the form in which the layer stores them.
-    pub(super) fn write(self, new: &KeyValues) -> Result<KeyValues> {
+    /// The same for columns that are plain, or in the form in which the layer stores them.
+    ///
+    /// # Errors
+    /// As [`LayerSlot::update`].
+    pub fn write(self, new: &KeyValues) -> Result<KeyValues> {
         match self.cache {
             LayerCache::Full(cache) => cache.update(self.geometry.width(), new),
             LayerCache::Rotating(cache) => {

@@ -15,6 +15,8 @@
 //! temporal order; the buffers of rows that decode are never larger than [`KvProfile`] projects.
 
 #[cfg(feature = "mlx")]
+mod buffers;
+#[cfg(feature = "mlx")]
 mod columns;
 #[cfg(feature = "mlx")]
 mod frame;
@@ -23,6 +25,8 @@ mod full;
 #[cfg(feature = "mlx")]
 mod geometry;
 mod kv_config;
+#[cfg(feature = "mlx")]
+mod latent;
 #[cfg(feature = "mlx")]
 mod layer;
 #[cfg(feature = "mlx")]
@@ -48,6 +52,8 @@ pub use full::FullCache;
 #[cfg(feature = "mlx")]
 pub use geometry::{Geometry, Offset};
 pub use kv_config::read as read_kv_config;
+#[cfg(feature = "mlx")]
+pub use latent::{LatentCache, LatentColumns};
 #[cfg(feature = "mlx")]
 pub use layer::{LayerCache, LayerSlot};
 #[cfg(feature = "mlx")]

@@ -45,7 +45,7 @@ pub enum LayerBytes {
 /// What a row's caches cost, layer by layer, in the scheme that serves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KvProfile {
-    /// One entry per layer that has a cache.
+    /// One entry per layer that has a cache, and what comes beside them.
     pub layers: Vec<LayerBytes>,
 }
 
@@ -76,6 +76,20 @@ impl KvProfile {
             LayerBytes::Full { .. } | LayerBytes::Fixed { .. } => 0,
         };
         self.row_bytes(tokens) + self.layers.iter().map(spare).sum::<u64>()
+    }
+
+    /// The same where each layer holds `tokens` more, which a window does not scroll out.
+    #[must_use]
+    pub fn with_spare_tokens(mut self, tokens: usize) -> Self {
+        let spare = |layer: &LayerBytes| match *layer {
+            LayerBytes::Full { token_bytes } | LayerBytes::Rotating { token_bytes, .. } => {
+                token_bytes * tokens as u64
+            }
+            LayerBytes::Fixed { .. } => 0,
+        };
+        let bytes = self.layers.iter().map(spare).sum();
+        self.layers.push(LayerBytes::Fixed { bytes });
+        self
     }
 
     fn sum(&self, columns: u64, window_columns: impl Fn(u64) -> u64) -> u64 {
@@ -112,6 +126,21 @@ mod tests {
         assert_eq!(profile.row_bytes(256), profile.row_bytes(1));
         assert_eq!(profile.row_bytes(257), 2 * 512 + 3 * 300 + 5);
         assert_eq!(profile.batch_bytes(4, 200), 4 * (2 * 256 + 3 * 300 + 5));
+    }
+
+    #[test]
+    fn spare_tokens_cost_the_same_in_windows_and_full_layers_whatever_the_length() {
+        let profile = KvProfile {
+            layers: vec![
+                LayerBytes::Full { token_bytes: 2 },
+                LayerBytes::Rotating { token_bytes: 3, window_tokens: 8 },
+                LayerBytes::Fixed { bytes: 5 },
+            ],
+        };
+        let wider = profile.clone().with_spare_tokens(16);
+        for tokens in [1, 8, 300] {
+            assert_eq!(wider.row_bytes(tokens), profile.row_bytes(tokens) + 16 * (2 + 3));
+        }
     }
 
     #[test]

@@ -12,6 +12,11 @@
 //! none, so rows with sinks do not join) and in that the latter always makes a mask; where no row has
 //! padding left that mask hides nothing. Spare capacity is ours: whole granules, as projected.
 //!
+//! A join puts rings that do not lie alike into temporal order, so the step in which a row joins decides in
+//! which order later sums over the others' columns run. f32 shows it; f16 and bf16 seldom do, in a last bit
+//! of an intermediate result. Joined at the same step, rows have the oracle's bits; its `BatchGenerator`
+//! lets rows join some steps later than our scheduler.
+//!
 //! In two places, which no decoding batch comes to, the latter class errs and ours does not: its mask
 //! for several tokens in a rotated ring hides a column too many of a padded row, and a full row beside
 //! a ring that still holds a chunk gains a column of zeros.
@@ -208,8 +213,18 @@ impl Ring {
 
     /// A lone row's last columns in temporal order, as many as the window has.
     fn window_ranges(&self) -> Vec<Range<i32>> {
+        self.last_ranges(self.window.tokens)
+    }
+
+    /// A lone row's columns in temporal order that a token in the next column would see.
+    pub(super) fn ranges_before_next(&self) -> Vec<Range<i32>> {
+        self.last_ranges(self.window.tokens - 1)
+    }
+
+    /// A lone row's last `tokens` columns in temporal order, or as many as there are.
+    fn last_ranges(&self, tokens: i32) -> Vec<Range<i32>> {
         let ordered = self.cursor.ordered(self.window.keep);
-        let surplus = count(&ordered) - self.cursor.length.min(self.window.tokens);
+        let surplus = count(&ordered) - self.cursor.length.min(tokens);
         without(&ordered, 0..surplus)
     }
 

@@ -58,6 +58,15 @@ impl RotatingCache {
         }
     }
 
+    /// The columns `ranges`, one range after the other, if it was ever written.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub(super) fn columns(&self, ranges: &[Range<i32>]) -> Result<Option<KeyValues>> {
+        let pick = |buffers: &KeyValues| buffers.map(|columns| columns.pick_columns(ranges));
+        self.buffers.as_ref().map(pick).transpose()
+    }
+
     /// Packs plain buffers as `packing` says. Says whether there were any.
     ///
     /// # Errors

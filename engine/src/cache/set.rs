@@ -1,5 +1,6 @@
 //! The caches of all layers of one row or of a batch, moved together.
 
+use super::columns::KeyValues;
 use super::geometry::{self, Geometry, Offset};
 use super::layer::{Extraction, Joining, Keeping, LayerCache, LayerSlot, Merging, row_count};
 use super::owned::OwnedCache;
@@ -87,6 +88,22 @@ impl CacheSet {
         LayerSlot { cache, geometry: &self.geometry, rings: &self.rings }
     }
 
+    /// The columns of attention layer `index` that a token in the next column would see, the oldest
+    /// first, itself not among them; `None` where nothing was written. For a lone row.
+    ///
+    /// # Errors
+    /// `Internal` when there are more rows, or the layer keeps no columns of this kind; `EngineFailed`
+    /// with MLX's text.
+    pub fn before_next(&self, index: usize) -> Result<Option<KeyValues>> {
+        match self.rows() {
+            1 => self.layers[index].before_next(self.geometry.width(), &self.rings),
+            rows => {
+                let message = format!("{rows} rows look back together, expected 1");
+                Err(Error::new(Code::Internal, message))
+            }
+        }
+    }
+
     /// The states of recurrent layer `index`.
     ///
     /// # Errors
@@ -117,6 +134,16 @@ impl CacheSet {
     pub fn advance(&mut self, tokens: usize) {
         self.geometry.advance(tokens);
         self.rings.iter_mut().for_each(|ring| ring.advance(tokens));
+    }
+
+    /// In which way each cache keeps tokens, in one word.
+    pub fn kinds(&self) -> impl Iterator<Item = &'static str> {
+        self.layers.iter().map(|layer| match layer {
+            LayerCache::Full(_) => "full",
+            LayerCache::Rotating(_) => "sliding",
+            LayerCache::Recurrent(_) => "recurrent",
+            LayerCache::Owned(_) => "latent",
+        })
     }
 
     /// Why rows with such caches cannot share a batch; `None` when they can. It depends on the layers

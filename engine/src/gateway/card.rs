@@ -1,7 +1,7 @@
 //! What the rest of the process knows about the loaded model.
 
 use crate::cache::KvProfile;
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, Result};
 use crate::sampling::SamplingParams;
 
 /// The loaded model: plain data.
@@ -34,12 +34,48 @@ pub struct ModelCard {
 pub struct ModelCapabilities {
     /// Every reason why its rows, as they are served, cannot share a batch; none when they can.
     pub serial_because: Vec<String>,
+    /// Whether it makes vectors of texts.
+    pub embeddings: Embeddings,
+    /// Whether it writes whole blocks of tokens at once, not one token after the other.
+    pub writes_blocks: bool,
+}
+
+/// Whether a model makes vectors of texts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Embeddings {
+    /// It does, of so many numbers.
+    Dimensions(usize),
+    /// It does not.
+    None {
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl Default for Embeddings {
+    fn default() -> Self {
+        Self::None { reason: "it was made to answer, not to compare texts".to_owned() }
+    }
 }
 
 impl ModelCard {
     /// Bytes that the caches of the smallest possible row take: one token of prompt, one of answer.
     pub fn smallest_row_bytes(&self) -> u64 {
         self.kv.row_bytes(2)
+    }
+
+    /// The numbers of a vector that the model makes of a text.
+    ///
+    /// # Errors
+    /// `Unsupported` when it makes none, with the reason.
+    pub fn embedding_dimensions(&self) -> Result<usize> {
+        match &self.capabilities.embeddings {
+            Embeddings::Dimensions(dimensions) => Ok(*dimensions),
+            Embeddings::None { reason } => {
+                let message = format!("the model `{}` makes no embeddings: {reason}", self.id);
+                Err(Error::new(Code::Unsupported, message).with_param("model"))
+            }
+        }
     }
 
     /// The error for a request that names another model.

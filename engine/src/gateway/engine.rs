@@ -1,16 +1,18 @@
 //! The facade: what the HTTP layer and the desktop shell call.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::card::ModelCard;
 use super::generation::{self, Generation, LiveRow, Phase, Stopwatch};
 use super::guidance::{self, Structure};
+use super::live::LiveRequests;
 use super::request::{self, GenerateRequest, Prompt};
-use super::rows::{Health, Rows};
+use super::rows::{EmbedJob, Health, Rows};
 use crate::clock::{self, Clock, Time};
 use crate::config::SchedulerConfig;
 use crate::error::{Code, Error, Result};
@@ -18,7 +20,7 @@ use crate::grammar::{Constraint, Grammar, Grammars, Reasoning};
 use crate::limits::GRAMMAR_COMPILERS_MAX;
 use crate::output::AnswerFormat;
 use crate::scheduler::event_channel;
-use crate::telemetry::Snapshot;
+use crate::telemetry::{Meters, Snapshot};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 
 /// The log target of placements.
@@ -47,22 +49,26 @@ struct Inner {
     clock: Clock,
     started: Time,
     started_unix_seconds: u64,
-    live: Arc<Semaphore>,
+    places: Arc<Semaphore>,
+    live: Arc<LiveRequests>,
+    meters: Meters,
     phase: watch::Sender<Phase>,
 }
 
 impl Engine {
     /// The engine that runs rows of the model `card` on `rows`.
     pub fn new(
-        card: ModelCard,
+        mut card: ModelCard,
         tokenizer: Tokenizer,
         rows: Arc<dyn Rows>,
         scheduler: SchedulerConfig,
         clock: Clock,
     ) -> Self {
         let live_max = scheduler.live_rows_max();
+        card.sampling_defaults.xtc.exempt = never_dropped(&tokenizer, card.vocab_size);
         let grammars = Arc::new(Grammars::new(tokenizer.clone(), card.vocab_size));
         Self(Arc::new(Inner {
+            meters: Meters::new(card.id.clone()),
             format: answer_format(&tokenizer),
             grammars,
             compilers: Semaphore::new(GRAMMAR_COMPILERS_MAX),
@@ -73,7 +79,8 @@ impl Engine {
             started: clock.now(),
             clock,
             started_unix_seconds: clock::unix_seconds(),
-            live: Arc::new(Semaphore::new(live_max.min(Semaphore::MAX_PERMITS))),
+            places: Arc::new(Semaphore::new(live_max.min(Semaphore::MAX_PERMITS))),
+            live: Arc::default(),
             phase: watch::Sender::new(Phase::Serving),
         }))
     }
@@ -84,6 +91,12 @@ impl Engine {
     /// `InvalidRequest` and `ContextLengthExceeded` when it does not fit the model, `OverBudget` when
     /// it can never fit the KV budget, `QueueFull` when too many are live, `ShuttingDown` and `EngineFailed` when it cannot be served now.
     pub async fn generate(&self, request: GenerateRequest) -> Result<Generation> {
+        let client = Arc::clone(&request.client);
+        let started = self.start(request).await;
+        started.inspect_err(|error| self.0.meters.refused(&client, error.code().name()))
+    }
+
+    async fn start(&self, request: GenerateRequest) -> Result<Generation> {
         let inner = &self.0;
         inner.check_serving()?;
         let place = inner.place_in_queue()?;
@@ -100,9 +113,54 @@ impl Engine {
         tracing::info!(target: PLACEMENT_LOG, id = spec.id, ?placement, "placed");
         let (sender, events) = event_channel(spec.max_tokens);
         let stopwatch = Stopwatch::start(inner.clock.clone());
+        let presence = inner.live.enter(&request.id);
         inner.rows.submit(spec, sender)?;
-        let row = LiveRow::new(events, inner.phase.subscribe(), place);
-        Ok(Generation::new(request, placement, row, inner.tokenizer.detokenizer(), stopwatch))
+        let lane = placement.lane.name();
+        let meter = inner.meters.request(lane, &request.client, stopwatch.submitted());
+        let row = LiveRow::new(events, inner.phase.subscribe(), presence, place);
+        Ok(Generation::new(request, placement, row, inner.tokenizer.clone(), stopwatch, meter))
+    }
+
+    /// Ends the live request `id` where it is, as [`FinishReason::Cancelled`]; `false` when no such
+    /// request is live.
+    ///
+    /// [`FinishReason::Cancelled`]: super::FinishReason::Cancelled
+    pub fn cancel(&self, id: &str) -> bool {
+        self.0.live.cancel(id)
+    }
+
+    /// The token ids of the prompt of `request`, as [`Engine::generate`] would run it.
+    ///
+    /// # Errors
+    /// `InvalidRequest` when the chat template refuses it.
+    pub async fn prompt_tokens(&self, request: &GenerateRequest) -> Result<Vec<u32>> {
+        self.0.tokenize(&request.prompt).await
+    }
+
+    /// The vector of the text of `tokens`, or its first `dimensions` numbers.
+    ///
+    /// # Errors
+    /// `Unsupported` when the model makes none, `InvalidRequest` and `ContextLengthExceeded` when the text
+    /// does not fit the model, `QueueFull` when too many requests are live, `ShuttingDown` and
+    /// `EngineFailed` when it cannot be served now.
+    pub async fn embed(&self, tokens: Vec<u32>, dimensions: Option<usize>) -> Result<Vec<f32>> {
+        let inner = &self.0;
+        inner.check_serving()?;
+        inner.card.embedding_dimensions()?;
+        request::check_input(&tokens, &inner.card)?;
+        let _place = inner.place_in_queue()?;
+        let (reply, vector) = oneshot::channel();
+        inner.rows.embed(EmbedJob { tokens, dimensions, reply })?;
+        tokio::select! {
+            biased;
+            () = inner.stopped() => Err(generation::shutting_down()),
+            vector = vector => vector.unwrap_or_else(|_| Err(generation::engine_gone())),
+        }
+    }
+
+    /// The tokenizer of the served model.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.0.tokenizer
     }
 
     /// The served model.
@@ -113,6 +171,24 @@ impl Engine {
     /// What the engine does now; never waits for the engine thread.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.0.rows.snapshot()
+    }
+
+    /// What requests came to since start, in Prometheus' text format.
+    pub fn metrics(&self) -> String {
+        let healthy = self.health() == Health::Serving;
+        self.0.meters.text(&self.snapshot(), healthy)
+    }
+
+    /// The clock that everything here goes by.
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// Resolves when the engine no longer takes requests.
+    pub async fn drained(&self) {
+        let serving = |phase: &Phase| *phase == Phase::Serving;
+        // The sender lives in this engine, so the wait cannot fail.
+        let _ = self.0.phase.subscribe().wait_for(|phase| !serving(phase)).await;
     }
 
     /// Whether requests are worth sending.
@@ -158,8 +234,12 @@ impl Inner {
         }
     }
 
+    async fn stopped(&self) {
+        generation::stopped(&mut self.phase.subscribe()).await;
+    }
+
     fn place_in_queue(&self) -> Result<OwnedSemaphorePermit> {
-        Arc::clone(&self.live).try_acquire_owned().map_err(|_| self.queue_full())
+        Arc::clone(&self.places).try_acquire_owned().map_err(|_| self.queue_full())
     }
 
     async fn tokenize(&self, prompt: &Prompt) -> Result<Vec<u32>> {
@@ -224,6 +304,15 @@ fn answer_format(tokenizer: &Tokenizer) -> AnswerFormat {
     let template = tokenizer.chat_template().map_or("", ChatTemplate::source);
     let format = AnswerFormat::detect(template, |token| tokenizer.token_id(token).is_some());
     tokenizer.tool_parser().map_or(format, |name| format.with_tool_parser(name))
+}
+
+/// The tokens that XTC never drops, as in mlx-lm 0.32.2's server: a line break (and what the tokenizer puts
+/// around it) and what ends an answer. A token that the model cannot say needs no such care.
+fn never_dropped(tokenizer: &Tokenizer, vocab_size: usize) -> Arc<[u32]> {
+    let mut tokens: BTreeSet<u32> = tokenizer.stop_tokens().iter().copied().collect();
+    // A tokenizer that cannot encode a line break has none to keep.
+    tokens.extend(tokenizer.encode("\n", true).unwrap_or_default());
+    tokens.into_iter().filter(|token| (*token as usize) < vocab_size).collect()
 }
 
 impl fmt::Debug for Engine {

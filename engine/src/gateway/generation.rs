@@ -1,22 +1,28 @@
 //! One live request: tokens come in from its row, text goes out.
 //!
-//! Life: texts in any number (never a part of a stop string, never half a character), then one
-//! finish or one error, then nothing. A stop string ends it early: the row's channel is dropped,
-//! by which the engine thread sees within one step that nobody listens. Dropping the generation
-//! does the same.
+//! Life: texts in any number (never a part of a stop string, never half a character), each after the
+//! log-probabilities of the tokens that begin in it, if they were asked for; then one finish or one
+//! error, then nothing. A stop string and a cancellation end it early: the row's channel
+//! is dropped, by which the engine thread sees within one step that nobody listens. Dropping the
+//! generation does the same.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
+use super::live::Presence;
+use super::logprobs::{Ledger, LogprobEntry};
 use super::placement::Placement;
 use super::request::GenerateRequest;
 use crate::clock::{Clock, Time};
 use crate::error::{Code, Error, Result};
 use crate::output::{AnswerPart, StopMatcher};
+use crate::sampling::Sampled;
 use crate::scheduler::{self, EventReceiver, Lane, RowEvent, RowUsage};
-use crate::tokenizer::Detokenizer;
+use crate::telemetry::RequestMeter;
+use crate::tokenizer::{Detokenizer, Tokenizer};
 
 /// What a client hears. Texts are never empty; what tool calls promise stands at [`AnswerPart`].
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +31,9 @@ pub enum AnswerEvent {
     Reasoning(String),
     /// The next piece of the visible answer.
     Text(String),
+    /// What is known of the tokens whose text begins in the next piece, or that made none; never empty,
+    /// and only for requests that ask.
+    Logprobs(Vec<LogprobEntry>),
     /// The model calls a tool.
     ToolCallStarted {
         /// Calls of an answer count from 0.
@@ -64,6 +73,20 @@ pub enum FinishReason {
     Length,
     /// The model ended it after at least one whole tool call.
     ToolCalls,
+    /// Somebody asked for its end; what was said so far stands.
+    Cancelled,
+}
+
+impl FinishReason {
+    /// The reason's name in statistics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
+            Self::Cancelled => "cancelled",
+        }
+    }
 }
 
 impl AnswerEvent {
@@ -79,7 +102,7 @@ impl AnswerEvent {
                 AnswerPart::ToolCallArguments { index, json }
             }
             Self::ToolCallEnded { index } => AnswerPart::ToolCallEnded { index },
-            Self::Finished { .. } => return None,
+            Self::Logprobs(_) | Self::Finished { .. } => return None,
         })
     }
 }
@@ -146,9 +169,12 @@ pub struct Generation {
     placement: Placement,
     /// None once the answer is complete or failed.
     row: Option<LiveRow>,
+    tokenizer: Tokenizer,
     detokenizer: Detokenizer,
+    ledger: Ledger,
     stops: StopMatcher,
     stopwatch: Stopwatch,
+    meter: RequestMeter,
     /// What the row told of its prompt.
     prefill: Prefill,
     generated_tokens: usize,
@@ -161,16 +187,20 @@ impl Generation {
         request: GenerateRequest,
         placement: Placement,
         row: LiveRow,
-        detokenizer: Detokenizer,
+        tokenizer: Tokenizer,
         stopwatch: Stopwatch,
+        meter: RequestMeter,
     ) -> Self {
         Self {
             id: request.id,
             placement,
             row: Some(row),
-            detokenizer,
+            detokenizer: tokenizer.detokenizer(),
+            tokenizer,
+            ledger: Ledger::default(),
             stops: StopMatcher::new(request.stop),
             stopwatch,
+            meter,
             prefill: Prefill::default(),
             generated_tokens: 0,
             ready: VecDeque::new(),
@@ -187,6 +217,11 @@ impl Generation {
         &self.placement
     }
 
+    /// The stop string that ended the answer, once one did.
+    pub fn matched_stop(&self) -> Option<&str> {
+        self.stops.matched()
+    }
+
     /// The next event; `None` after the finish or the error. Dropping the future loses nothing.
     ///
     /// # Errors
@@ -196,9 +231,14 @@ impl Generation {
             if let Some(event) = self.ready.pop_front() {
                 return Some(Ok(event));
             }
-            let event = self.row.as_mut()?.next().await;
-            if let Err(error) = event.and_then(|event| self.take(event)) {
+            let heard = self.row.as_mut()?.next().await;
+            let taken = heard.and_then(|heard| match heard {
+                Heard::Event(event) => self.take(event),
+                Heard::Cancelled => self.cancel(),
+            });
+            if let Err(error) = taken {
                 self.row = None;
+                self.meter.ended("failed", self.generated_tokens);
                 return Some(Err(error));
             }
         }
@@ -208,20 +248,25 @@ impl Generation {
         match event {
             RowEvent::Prefilled { cached_tokens, queue_ms, prefill_ms } => {
                 self.prefill = Prefill { cached_tokens, queue_ms, prefill_ms };
+                let queue = Duration::from_secs_f64(queue_ms.max(0.0) / 1e3);
+                let prompt_tokens = self.placement.shape.prompt_tokens;
+                self.meter.prefilled(prompt_tokens, cached_tokens, queue);
                 Ok(())
             }
-            RowEvent::Token(sampled) => self.take_token(sampled.token),
+            RowEvent::Token(sampled) => self.take_token(sampled),
             RowEvent::Finished { reason, usage } => self.finish(reason, &usage),
             RowEvent::Failed(error) => Err(error),
         }
     }
 
-    fn take_token(&mut self, token: u32) -> Result<()> {
+    fn take_token(&mut self, Sampled { token, logprobs }: Sampled) -> Result<()> {
         self.generated_tokens += 1;
-        self.stopwatch.note_token();
+        let now = self.stopwatch.note_token();
+        self.meter.token(now);
         let text = self.detokenizer.push(token)?;
+        self.ledger.note(token, logprobs.map(|known| *known), &text, &self.tokenizer)?;
         if self.deliver(&text) {
-            let usage = self.usage_at_stop_string();
+            let usage = self.usage_at_early_end();
             self.end(FinishReason::Stop, usage);
         }
         Ok(())
@@ -234,14 +279,33 @@ impl Generation {
             // We still listen, so it was not our client who cancelled.
             scheduler::FinishReason::Cancelled => return Err(shutting_down()),
         };
+        let matched = self.flush()?;
+        let usage = self.usage_of_row(usage);
+        self.end(if matched { FinishReason::Stop } else { reason }, usage);
+        Ok(())
+    }
+
+    /// Ends the answer where it is.
+    fn cancel(&mut self) -> Result<()> {
+        let matched = self.flush()?;
+        let usage = self.usage_at_early_end();
+        self.end(if matched { FinishReason::Stop } else { FinishReason::Cancelled }, usage);
+        Ok(())
+    }
+
+    /// Says what was held back; `true` when it completed a stop string.
+    fn flush(&mut self) -> Result<bool> {
         let tail = self.detokenizer.finish()?;
+        self.ledger.note_text(&tail);
         self.deliver(&tail);
         let held_back = self.stops.finish();
         self.say(held_back);
         let matched = self.stops.matched().is_some();
-        let usage = self.usage_of_row(usage);
-        self.end(if matched { FinishReason::Stop } else { reason }, usage);
-        Ok(())
+        if !matched {
+            let rest = self.ledger.rest();
+            self.tell(rest);
+        }
+        Ok(matched)
     }
 
     /// Says what of `text` is safe to say; `true` when it completed a stop string.
@@ -253,12 +317,21 @@ impl Generation {
 
     fn say(&mut self, text: String) {
         if !text.is_empty() {
+            let entries = self.ledger.before(text.len());
+            self.tell(entries);
             self.ready.push_back(AnswerEvent::Text(text));
+        }
+    }
+
+    fn tell(&mut self, entries: Vec<LogprobEntry>) {
+        if !entries.is_empty() {
+            self.ready.push_back(AnswerEvent::Logprobs(entries));
         }
     }
 
     fn end(&mut self, reason: FinishReason, usage: Usage) {
         self.row = None;
+        self.meter.ended(reason.name(), usage.generated_tokens);
         self.ready.push_back(AnswerEvent::Finished { reason, usage });
     }
 
@@ -269,7 +342,7 @@ impl Generation {
     }
 
     /// The row is dropped before it can tell, so its decoding is timed here.
-    fn usage_at_stop_string(&self) -> Usage {
+    fn usage_at_early_end(&self) -> Usage {
         self.usage(self.prefill, self.generated_tokens, self.stopwatch.since_first_token_ms())
     }
 
@@ -312,6 +385,7 @@ struct Prefill {
 pub(super) struct LiveRow {
     events: EventReceiver,
     phase: watch::Receiver<Phase>,
+    presence: Presence,
     _place: OwnedSemaphorePermit,
 }
 
@@ -319,21 +393,30 @@ impl LiveRow {
     pub(super) fn new(
         events: EventReceiver,
         phase: watch::Receiver<Phase>,
+        presence: Presence,
         place: OwnedSemaphorePermit,
     ) -> Self {
-        Self { events, phase, _place: place }
+        Self { events, phase, presence, _place: place }
     }
 
-    async fn next(&mut self) -> Result<RowEvent> {
+    async fn next(&mut self) -> Result<Heard> {
         tokio::select! {
             biased;
             () = stopped(&mut self.phase) => Err(shutting_down()),
-            event = self.events.recv() => event.ok_or_else(engine_gone),
+            () = self.presence.cancelled() => Ok(Heard::Cancelled),
+            event = self.events.recv() => event.map(Heard::Event).ok_or_else(engine_gone),
         }
     }
 }
 
-async fn stopped(phase: &mut watch::Receiver<Phase>) {
+/// What happens to a live row.
+enum Heard {
+    Event(RowEvent),
+    /// Somebody asked for its end.
+    Cancelled,
+}
+
+pub(super) async fn stopped(phase: &mut watch::Receiver<Phase>) {
     if phase.wait_for(|phase| *phase == Phase::Stopped).await.is_err() {
         // The facade was dropped while this request lives on: nobody is left to stop it.
         std::future::pending::<()>().await;
@@ -345,7 +428,8 @@ pub(super) fn shutting_down() -> Error {
     Error::new(Code::ShuttingDown, "the server is shutting down")
 }
 
-fn engine_gone() -> Error {
+/// What a request hears whose row vanished.
+pub(super) fn engine_gone() -> Error {
     Error::new(Code::EngineFailed, "the engine thread dropped the request without ending it")
 }
 
@@ -361,10 +445,15 @@ impl Stopwatch {
         Self { submitted: clock.now(), clock, first_token: None }
     }
 
-    fn note_token(&mut self) {
-        if self.first_token.is_none() {
-            self.first_token = Some(self.clock.now());
-        }
+    /// When it was submitted.
+    pub(super) fn submitted(&self) -> Time {
+        self.submitted
+    }
+
+    fn note_token(&mut self) -> Time {
+        let now = self.clock.now();
+        self.first_token.get_or_insert(now);
+        now
     }
 
     fn first_token_ms(&self) -> f64 {

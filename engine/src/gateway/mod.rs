@@ -11,6 +11,8 @@ mod driver;
 mod engine;
 mod generation;
 mod guidance;
+mod live;
+mod logprobs;
 mod markup;
 mod placement;
 mod request;
@@ -20,11 +22,14 @@ pub(crate) mod script;
 #[cfg(test)]
 mod tests;
 
-pub use card::{ModelCapabilities, ModelCard};
+pub use card::{Embeddings, ModelCapabilities, ModelCard};
 pub use driver::RowThread;
 pub use engine::{Engine, PLACEMENT_LOG};
 pub use generation::{AnswerEvent, FinishReason, Generation, Usage};
 pub use guidance::Structure;
+pub use logprobs::{LogprobEntry, TokenLogprob};
 pub use placement::{Ground, Placement, RequestShape, SerialReason, place};
-pub use request::{GenerateRequest, Prompt, Reasoning, ReasoningEffort, ToolChoice, ToolUse};
-pub use rows::{Health, Rows};
+pub use request::{
+    GenerateRequest, Prompt, Reasoning, ReasoningEffort, ToolChoice, ToolUse, UNNAMED_CLIENT,
+};
+pub use rows::{EmbedJob, Health, Rows};

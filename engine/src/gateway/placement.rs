@@ -111,7 +111,8 @@ mod tests {
     const SHAPE: RequestShape = RequestShape { prompt_tokens: 3, max_tokens: 5, greedy: true };
 
     fn check(serial_because: &[&str], batch_rows_max: usize, lane: Lane, reasons: &[&str]) {
-        let capabilities = ModelCapabilities { serial_because: owned(serial_because) };
+        let capabilities =
+            ModelCapabilities { serial_because: owned(serial_because), ..Default::default() };
         let placement = place(SHAPE, &Ground { capabilities: &capabilities, batch_rows_max });
         assert_eq!((placement.lane, placement.reason_texts()), (lane, owned(reasons)));
         assert_eq!(placement.shape, SHAPE);

@@ -21,11 +21,16 @@ const TEMPERATURE_MIN: f32 = 1e-6;
 /// Above this every kept token is equally likely in f32.
 const TEMPERATURE_MAX: f32 = 1e6;
 
+/// The client of a request that does not say who asks.
+pub const UNNAMED_CLIENT: &str = "unknown";
+
 /// What a client wants generated, not yet held against a model.
 #[derive(Debug, Clone)]
 pub struct GenerateRequest {
     /// Unique among live requests; the row has the same.
     pub id: String,
+    /// Who asks, for people and statistics.
+    pub client: Arc<str>,
     /// What comes before the answer.
     pub prompt: Prompt,
     /// Tokens to generate at most. Unset means as many as the context holds, as the model's default
@@ -53,6 +58,7 @@ impl GenerateRequest {
     pub fn new(id: impl Into<String>, prompt: Prompt) -> Self {
         Self {
             id: id.into(),
+            client: UNNAMED_CLIENT.into(),
             prompt,
             max_tokens: None,
             priority: Priority::default(),
@@ -188,6 +194,18 @@ fn render(messages: &[Value], tokenizer: &Tokenizer) -> Result<String> {
     template.render(messages, &options)
 }
 
+/// Holds a text that is to become a vector against the model.
+pub(super) fn check_input(tokens: &[u32], card: &ModelCard) -> Result<()> {
+    check_tokens(tokens, card, "input")?;
+    if tokens.len() > card.context_tokens {
+        let (tokens, context) = (tokens.len(), card.context_tokens);
+        let message =
+            format!("the text has {tokens} tokens, and the model's context holds {context}");
+        return Err(Error::new(Code::ContextLengthExceeded, message).with_param("input"));
+    }
+    Ok(())
+}
+
 /// Holds a request with the prompt `tokens` against the model and the budget, places it and makes its
 /// row.
 pub(super) fn row(
@@ -210,6 +228,7 @@ pub(super) fn row(
 /// A request that fits its model, before it has a lane.
 struct Draft {
     id: String,
+    client: Arc<str>,
     priority: Priority,
     prompt: Vec<u32>,
     max_tokens: usize,
@@ -225,6 +244,8 @@ impl Draft {
         kv_budget_bytes: Option<u64>,
     ) -> Result<Self> {
         check_stop_strings(&request.stop)?;
+        check_biased_tokens(&request.sampling, card)?;
+        check_one_by_one(&request.sampling, card)?;
         let param = request.prompt.param();
         check_tokens(&prompt, card, param)?;
         let room = context_room(prompt.len(), card, param)?;
@@ -234,6 +255,7 @@ impl Draft {
         };
         Ok(Self {
             id: request.id.clone(),
+            client: Arc::clone(&request.client),
             priority: request.priority,
             max_tokens,
             kv_bytes: card.kv.row_bytes(prompt.len() + max_tokens),
@@ -255,6 +277,7 @@ impl Draft {
         placement.check_shape(&self.shape())?;
         Ok(RowSpec {
             id: self.id,
+            client: self.client,
             lane: placement.lane,
             lane_reasons: placement.reason_texts().into(),
             priority: self.priority,
@@ -288,6 +311,21 @@ fn unasked_tokens(
     low
 }
 
+/// # Errors
+/// `Unsupported`, naming the field, for what a model that writes in blocks has no meaning for.
+fn check_one_by_one(sampling: &SamplingParams, card: &ModelCard) -> Result<()> {
+    match sampling.one_by_one_field() {
+        Some(field) if card.capabilities.writes_blocks => {
+            let message = format!(
+                "`{field}` is not supported: `{}` writes blocks of tokens at once",
+                card.id
+            );
+            Err(Error::new(Code::Unsupported, message).with_param(field))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn check_stop_strings(stop: &[String]) -> Result<()> {
     let most = limits::STOP_STRINGS_MAX;
     if stop.len() > most {
@@ -305,6 +343,16 @@ fn check_stop_strings(stop: &[String]) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+fn check_biased_tokens(sampling: &SamplingParams, card: &ModelCard) -> Result<()> {
+    let mut biased = sampling.logit_bias.iter().map(|(token, _)| *token);
+    biased.find(|token| *token as usize >= card.vocab_size).map_or(Ok(()), |token| {
+        let last = card.vocab_size.saturating_sub(1);
+        let message =
+            format!("`logit_bias` names token {token}, and the model's vocabulary ends at {last}");
+        Err(Error::invalid("logit_bias", message))
+    })
 }
 
 fn check_tokens(tokens: &[u32], card: &ModelCard, param: &str) -> Result<()> {
@@ -352,6 +400,7 @@ fn normalized(sampling: &SamplingParams, vocab_size: usize) -> SamplingParams {
 mod tests {
     use super::*;
     use crate::gateway::script::{TOKEN_KV_BYTES, VOCAB_SIZE, card};
+    use crate::sampling::{Penalty, Xtc};
     use crate::scheduler::Lane;
 
     fn request() -> GenerateRequest {
@@ -466,6 +515,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_picked_one_by_one_is_refused_by_name_for_a_model_that_writes_blocks() {
+        let mut blocks = card();
+        blocks.capabilities.writes_blocks = true;
+        let plain = SamplingParams { temperature: 0.5, top_k: 3, ..SamplingParams::default() };
+        let asks = [
+            ("logit_bias", SamplingParams { logit_bias: [(1, 2.0)].into(), ..plain.clone() }),
+            (
+                "repetition_penalty",
+                SamplingParams { repetition: Penalty::of(1.1), ..plain.clone() },
+            ),
+            ("presence_penalty", SamplingParams { presence: Penalty::of(0.1), ..plain.clone() }),
+            ("frequency_penalty", SamplingParams { frequency: Penalty::of(0.1), ..plain.clone() }),
+            ("logprobs", SamplingParams { logprobs: Some(0), ..plain.clone() }),
+        ];
+        let run = |card: &ModelCard, sampling: &SamplingParams| {
+            let request = GenerateRequest { sampling: sampling.clone(), ..request() };
+            row(&request, vec![1], card, &SchedulerConfig::default(), [].into())
+        };
+        assert!(run(&blocks, &plain).is_ok());
+        for (field, sampling) in asks {
+            assert!(run(&card(), &sampling).is_ok(), "{field}");
+            let error = run(&blocks, &sampling).unwrap_err();
+            assert_eq!((error.code(), error.param()), (Code::Unsupported, Some(field)));
+        }
+    }
+
+    #[test]
     fn sampling_reaches_the_row_in_numbers_that_samplers_can_take() {
         let sampled = |temperature, top_k| {
             let sampling = SamplingParams { temperature, top_k, ..SamplingParams::default() };
@@ -477,6 +553,46 @@ mod tests {
         assert_eq!(sampled(0.7, vocab - 1), (0.7, vocab - 1));
         assert_eq!(sampled(1e-40, vocab), (0.0, 0));
         assert_eq!(sampled(f32::MAX, u32::MAX), (TEMPERATURE_MAX, 0));
+    }
+
+    #[test]
+    fn a_bias_on_a_token_that_the_model_does_not_have_is_refused() {
+        let biased = |token| {
+            let sampling = SamplingParams {
+                logit_bias: [(1, 2.0), (token, -1.0)].into(),
+                ..Default::default()
+            };
+            spec(&GenerateRequest { sampling, ..request() }, vec![1])
+        };
+        let last = u32::try_from(VOCAB_SIZE).unwrap() - 1;
+        assert!(biased(last).is_ok());
+        for token in [last + 1, u32::MAX] {
+            let error = biased(token).unwrap_err();
+            assert_eq!((error.code(), error.param()), (Code::InvalidRequest, Some("logit_bias")));
+            assert!(error.message().contains(&token.to_string()), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_way_of_picking_tokens_changes_the_lane() {
+        let penalty = Penalty { amount: 1.5, context_tokens: 0 };
+        for sampling in [
+            SamplingParams { temperature: 0.7, top_p: 0.9, top_k: 4, ..Default::default() },
+            SamplingParams { seed: Some(1), logprobs: Some(5), ..Default::default() },
+            SamplingParams { repetition: penalty, presence: penalty, ..Default::default() },
+            SamplingParams {
+                logit_bias: [(1, 2.0)].into(),
+                frequency: penalty,
+                ..Default::default()
+            },
+            SamplingParams {
+                xtc: Xtc { probability: 0.5, ..Xtc::default() },
+                ..Default::default()
+            },
+        ] {
+            let spec = spec(&GenerateRequest { sampling, ..request() }, vec![1]).unwrap();
+            assert_eq!((spec.lane, spec.lane_reasons.len()), (Lane::Continuous, 0));
+        }
     }
 
     #[test]

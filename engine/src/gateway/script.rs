@@ -7,12 +7,12 @@ use serde_json::{Map, Value, json};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokio::sync::watch;
 
-use super::{Engine, Health, ModelCapabilities, ModelCard, Rows};
+use super::{EmbedJob, Embeddings, Engine, Health, ModelCapabilities, ModelCard, Rows};
 use crate::cache::{KvProfile, LayerBytes};
 use crate::clock::Clock;
 use crate::config::SchedulerConfig;
 use crate::error::{Error, Result};
-use crate::sampling::SamplingParams;
+use crate::sampling::{Sampled, SamplingParams, TokenLogprobs};
 use crate::scheduler::{EventSender, FinishReason, RowEvent, RowSpec, RowUsage};
 use crate::telemetry::Snapshot;
 use crate::tokenizer::Tokenizer;
@@ -29,6 +29,8 @@ pub(crate) const QUEUE_MS: f64 = 3.5;
 pub(crate) const PREFILL_MS: f64 = 7.25;
 /// Prompt tokens that a cache pretends to have had.
 pub(crate) const CACHED_TOKENS: usize = 1;
+/// Numbers of a vector.
+pub(crate) const DIMENSIONS: usize = 4;
 /// What the caches of a row pretend to take per token.
 pub(crate) const TOKEN_KV_BYTES: u64 = 10;
 
@@ -52,6 +54,7 @@ pub(crate) struct ScriptedRows {
     script: Box<Script>,
     specs: Mutex<Vec<RowSpec>>,
     gate: watch::Sender<bool>,
+    at_gate: watch::Sender<usize>,
     cancelled: watch::Sender<Vec<String>>,
     pub(crate) snapshot: Mutex<Arc<Snapshot>>,
     pub(crate) health: Mutex<Health>,
@@ -63,6 +66,7 @@ impl ScriptedRows {
             script: Box::new(script),
             specs: Mutex::default(),
             gate: watch::Sender::new(false),
+            at_gate: watch::Sender::default(),
             cancelled: watch::Sender::default(),
             snapshot: Mutex::default(),
             health: Mutex::new(Health::Serving),
@@ -79,6 +83,12 @@ impl ScriptedRows {
         self.gate.send_replace(true);
     }
 
+    /// Resolves when `count` rows have come to a gate, in all.
+    pub(crate) async fn waits_at_gate(&self, count: usize) {
+        let mut at_gate = self.at_gate.subscribe();
+        at_gate.wait_for(|rows| *rows >= count).await.unwrap();
+    }
+
     /// Resolves when `count` rows have seen that their client left.
     pub(crate) async fn cancelled(&self, count: usize) -> Vec<String> {
         let mut cancelled = self.cancelled.subscribe();
@@ -91,11 +101,22 @@ impl Rows for ScriptedRows {
         self.specs.lock().push(spec.clone());
         let steps = (self.script)(&spec);
         let (gate, cancelled) = (self.gate.subscribe(), self.cancelled.clone());
+        let at_gate = self.at_gate.clone();
         tokio::spawn(async move {
-            if !play(&spec, steps, &events, &gate).await {
+            let arrived = || at_gate.send_modify(|rows| *rows += 1);
+            if !play(&spec, steps, &events, &gate, arrived).await {
                 cancelled.send_modify(|ids| ids.push(spec.id));
             }
         });
+        Ok(())
+    }
+
+    /// The first numbers of a text's vector are its first tokens; the rest are halves.
+    fn embed(&self, job: EmbedJob) -> Result<()> {
+        let tokens = job.tokens.iter().map(|token| *token as f32);
+        let numbers = tokens.chain(std::iter::repeat(0.5));
+        // Whoever asked may have left.
+        let _ = job.reply.send(Ok(numbers.take(job.dimensions.unwrap_or(DIMENSIONS)).collect()));
         Ok(())
     }
 
@@ -114,6 +135,7 @@ async fn play(
     steps: Vec<Step>,
     events: &EventSender,
     gate: &watch::Receiver<bool>,
+    arrived_at_gate: impl Fn(),
 ) -> bool {
     let mut generated = 0;
     let finished = |reason, generated| {
@@ -144,7 +166,7 @@ async fn play(
                 if spec.stop_tokens.contains(&token) {
                     return events.send(finished(FinishReason::Stop, generated));
                 }
-                if !events.send(RowEvent::Token(token.into())) {
+                if !events.send(RowEvent::Token(sampled(spec, token, generated))) {
                     return false;
                 }
                 if generated == spec.max_tokens {
@@ -152,6 +174,7 @@ async fn play(
                 }
             }
             Step::Gate => {
+                arrived_at_gate();
                 while !*gate.borrow() {
                     if events.is_closed() {
                         return false;
@@ -166,6 +189,17 @@ async fn play(
     unreachable!("the last step is a stop token")
 }
 
+/// The `nth` token of an answer, with log-probabilities that tell its place if they are asked for: half its
+/// number for itself, and the tokens that follow it in the vocabulary as ever less likely alternatives.
+pub(crate) fn sampled(spec: &RowSpec, token: u32, nth: usize) -> Sampled {
+    let logprobs = spec.sampling.logprobs.map(|top| {
+        let chosen = -0.5 * nth as f32;
+        let other = |rank: u32| ((token + rank) % VOCAB_SIZE as u32, chosen - rank as f32);
+        Box::new(TokenLogprobs { chosen, top: (0..top).map(other).collect() })
+    });
+    Sampled { token, logprobs }
+}
+
 /// The steps that generate `text`.
 pub(crate) fn says(text: &str) -> Vec<Step> {
     tokenizer().encode(text, false).unwrap().into_iter().map(Step::Token).collect()
@@ -178,7 +212,23 @@ pub(crate) fn engine(rows: Arc<ScriptedRows>) -> Engine {
 
 /// The same under another configuration.
 pub(crate) fn engine_with(rows: Arc<ScriptedRows>, scheduler: SchedulerConfig) -> Engine {
-    Engine::new(card(), tokenizer(), rows, scheduler, Clock::monotonic())
+    engine_at(rows, scheduler, Clock::monotonic())
+}
+
+/// The same under a clock.
+pub(crate) fn engine_at(
+    rows: Arc<ScriptedRows>,
+    scheduler: SchedulerConfig,
+    clock: Clock,
+) -> Engine {
+    Engine::new(card(), tokenizer(), rows, scheduler, clock)
+}
+
+/// An engine that makes vectors too.
+pub(crate) fn engine_that_embeds(rows: Arc<ScriptedRows>) -> Engine {
+    let mut card = card();
+    card.capabilities.embeddings = Embeddings::Dimensions(DIMENSIONS);
+    Engine::new(card, tokenizer(), rows, SchedulerConfig::default(), Clock::monotonic())
 }
 
 /// The scripted model.

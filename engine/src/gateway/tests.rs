@@ -24,6 +24,7 @@ async fn run(generation: &mut Generation) -> (Vec<String>, Result<(FinishReason,
     loop {
         match generation.next().await.expect("an end comes before nothing") {
             Ok(AnswerEvent::Text(text)) => texts.push(text),
+            Ok(AnswerEvent::Logprobs(_)) => {}
             Ok(AnswerEvent::Finished { reason, usage }) => return (texts, Ok((reason, usage))),
             Ok(other) => panic!("plain text holds {other:?}"),
             Err(error) => return (texts, Err(error)),
@@ -78,6 +79,87 @@ async fn a_stop_string_ends_the_text_before_it_and_the_count_at_the_token_that_c
         let known = (usage.cached_tokens, usage.queue_ms, usage.prefill_ms);
         assert_eq!(known, (script::CACHED_TOKENS, script::QUEUE_MS, script::PREFILL_MS));
     }
+}
+
+/// What a client that asked for log-probabilities heard: each entry with the length of the text that was
+/// told before it, and the whole text.
+async fn heard_entries(generation: &mut Generation) -> (Vec<(usize, LogprobEntry)>, String) {
+    let (mut entries, mut text) = (Vec::new(), String::new());
+    while let Some(event) = generation.next().await {
+        match event.unwrap() {
+            AnswerEvent::Text(more) => text.push_str(&more),
+            AnswerEvent::Logprobs(more) => {
+                assert!(!more.is_empty());
+                entries.extend(more.into_iter().map(|entry| (text.len(), entry)));
+            }
+            _ => {}
+        }
+    }
+    (entries, text)
+}
+
+#[tokio::test]
+async fn log_probabilities_are_those_of_the_tokens_whose_text_is_told_and_come_with_it() {
+    let letters = tokenizer().encode("abé", false).unwrap();
+    let anything: Vec<u32> = (0..=256).collect();
+    for seed in 0..400 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let ids = if random.random() { &letters } else { &anything };
+        let tokens = random_bytes(&mut random, 24, ids);
+        let stop = ["ab", "é", "ba", "zz"][random.random_range(0..4)];
+        let steps: Vec<_> = tokens.iter().copied().map(Step::Token).collect();
+        let rows = ScriptedRows::new(move |_| steps.clone());
+        let mut asked = request("p", &[stop]);
+        asked.sampling.logprobs = Some(random.random_range(0..3));
+        let mut generation = engine(rows.clone()).generate(asked).await.unwrap();
+        let (entries, told) = heard_entries(&mut generation).await;
+
+        // Bytes of text that were whole before each token, and all of the text.
+        let (mut detokenizer, mut whole) = (tokenizer().detokenizer(), String::new());
+        let mut starts = Vec::new();
+        for token in &tokens {
+            starts.push(whole.len());
+            whole.push_str(&detokenizer.push(*token).unwrap());
+        }
+        whole.push_str(&detokenizer.finish().unwrap());
+        let stopped = whole.contains(stop);
+        let expected: Vec<usize> =
+            (0..tokens.len()).filter(|nth| !stopped || starts[*nth] < told.len()).collect();
+        assert_eq!(entries.len(), expected.len(), "seed {seed}: {whole} until {stop}");
+        let spec = rows.specs().remove(0);
+        for (nth, (told_before, entry)) in expected.into_iter().zip(&entries) {
+            let known = script::sampled(&spec, tokens[nth], nth + 1).logprobs.unwrap();
+            assert_eq!((entry.token.id, entry.token.logprob), (tokens[nth], known.chosen));
+            let top: Vec<_> = entry.top.iter().map(|one| (one.id, one.logprob)).collect();
+            assert_eq!(top, known.top, "seed {seed}");
+            assert_eq!(entry.text_offset, whole[..starts[nth]].chars().count(), "seed {seed}");
+            // Not before text that precedes it, and before its own.
+            assert!(*told_before <= starts[nth], "seed {seed}: {told_before} {}", starts[nth]);
+        }
+        let spelled: Vec<u8> = entries
+            .iter()
+            .filter(|(_, entry)| !entry.token.text.special)
+            .flat_map(|(_, entry)| entry.token.text.bytes.clone())
+            .collect();
+        if !stopped {
+            assert_eq!(String::from_utf8_lossy(&spelled), told, "seed {seed}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_told_of_tokens_when_nobody_asks() {
+    let mut generation =
+        engine(ScriptedRows::new(|_| says("abc"))).generate(request("p", &[])).await.unwrap();
+    assert_eq!(heard_entries(&mut generation).await, (Vec::new(), "abc".to_owned()));
+}
+
+#[tokio::test]
+async fn line_breaks_and_ends_are_what_xtc_never_drops() {
+    let engine = engine(ScriptedRows::new(|_| Vec::new()));
+    let line_break = tokenizer().encode("\n", false).unwrap();
+    let exempt = &engine.card().sampling_defaults.xtc.exempt;
+    assert_eq!(**exempt, [line_break[0], script::IM_END]);
 }
 
 #[tokio::test]

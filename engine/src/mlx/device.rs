@@ -17,6 +17,22 @@ pub enum BackEnd {
     Cpu,
 }
 
+impl BackEnd {
+    /// What executes the kernels of this thread.
+    pub(super) fn of_this_thread() -> Result<Self> {
+        let device = mlx_rs::Device::try_default()?;
+        Ok(Self::of(matches!(device.get_type()?, mlx_rs::DeviceType::Gpu)))
+    }
+
+    fn of(gpu: bool) -> Self {
+        match (gpu, cfg!(target_os = "macos")) {
+            (false, _) => Self::Cpu,
+            (true, true) => Self::Metal,
+            (true, false) => Self::Cuda,
+        }
+    }
+}
+
 impl fmt::Display for BackEnd {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
@@ -94,12 +110,7 @@ impl Device {
     fn use_on_this_thread(gpu: bool) -> Self {
         let device = if gpu { mlx_rs::Device::gpu() } else { mlx_rs::Device::cpu() };
         mlx_rs::Device::set_default(&device);
-        let back_end = match (gpu, cfg!(target_os = "macos")) {
-            (false, _) => BackEnd::Cpu,
-            (true, true) => BackEnd::Metal,
-            (true, false) => BackEnd::Cuda,
-        };
-        let device = Self { back_end };
+        let device = Self { back_end: BackEnd::of(gpu) };
         device.wire_working_set();
         device
     }

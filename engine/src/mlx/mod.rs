@@ -8,13 +8,21 @@
 #![allow(unsafe_code)]
 
 #[cfg(feature = "mlx")]
+pub mod canvas;
+#[cfg(feature = "mlx")]
+mod delta_kernel;
+#[cfg(feature = "mlx")]
 mod device;
 #[cfg(feature = "mlx")]
 mod exit;
 #[cfg(feature = "mlx")]
+pub mod experts;
+#[cfg(feature = "mlx")]
 mod failure;
 #[cfg(feature = "mlx")]
 pub mod fused;
+#[cfg(feature = "mlx")]
+mod kernel;
 #[cfg(all(feature = "mlx", not(target_os = "macos")))]
 mod mach;
 #[cfg(feature = "mlx")]
@@ -22,14 +30,24 @@ pub mod memory;
 #[cfg(feature = "mlx")]
 pub mod ops;
 #[cfg(feature = "mlx")]
+mod packed;
+#[cfg(feature = "mlx")]
+pub mod recurrence;
+#[cfg(feature = "mlx")]
+pub mod sparse;
+#[cfg(feature = "mlx")]
 mod weights;
 
+#[cfg(feature = "mlx")]
+pub use delta_kernel::{DeltaInputs, DeltaKernel, DeltaShape};
 #[cfg(feature = "mlx")]
 pub use device::{BackEnd, Device};
 #[cfg(feature = "mlx")]
 pub use exit::leave;
 #[cfg(feature = "mlx")]
 pub use mlx_rs::{Array, Dtype};
+#[cfg(feature = "mlx")]
+pub use packed::{Packed, PackedFormat, PackedMode};
 #[cfg(feature = "mlx")]
 pub use weights::{ReadProgress, Weights};
 

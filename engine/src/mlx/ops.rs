@@ -42,21 +42,36 @@ pub fn attention(
     scale: f32,
     mask: &Mask,
 ) -> Result<Array> {
+    attention_with_sinks(queries, (keys, values), scale, mask, None)
+}
+
+/// The same, in which each query head of `sinks` `[Hq]` has one more score that no value answers to
+/// (Xiao et al. 2023).
+///
+/// # Errors
+/// `EngineFailed` when the shapes do not fit.
+pub fn attention_with_sinks(
+    queries: &Array,
+    (keys, values): (&Array, &Array),
+    scale: f32,
+    mask: &Mask,
+    sinks: Option<&Array>,
+) -> Result<Array> {
     use mlx_rs::fast::{ScaledDotProductAttentionMask as Kind, scaled_dot_product_attention};
     let mask = match mask {
         Mask::None => None,
         Mask::Causal => Some(Kind::Causal),
         Mask::Array(array) => Some(Kind::Array(array)),
     };
-    Ok(scaled_dot_product_attention(queries, keys, values, scale, mask, None)?)
+    Ok(scaled_dot_product_attention(queries, keys, values, scale, mask, sinks)?)
 }
 
-/// Root-mean-square normalization over the last axis.
+/// Root-mean-square normalization over the last axis, then times `weight` if there is one.
 ///
 /// # Errors
 /// `EngineFailed` when the weight does not fit the last axis.
-pub fn rms_norm(x: &Array, weight: &Array, epsilon: f32) -> Result<Array> {
-    Ok(mlx_rs::fast::rms_norm(x, Some(weight), epsilon)?)
+pub fn rms_norm(x: &Array, weight: Option<&Array>, epsilon: f32) -> Result<Array> {
+    Ok(mlx_rs::fast::rms_norm(x, weight, epsilon)?)
 }
 
 /// Which frequencies a rotary embedding turns with.
@@ -231,21 +246,6 @@ pub fn add_matmul(bias: &Array, x: &Array, w: &Array) -> Result<Array> {
     Ok(mlx_rs::ops::addmm(bias, x, w, None, None)?)
 }
 
-/// `x W^T` for an affine-quantized `W` `[out, in]`, packed in groups of `group_size` along its input
-/// axis with `bits` bits a weight.
-///
-/// # Errors
-/// `EngineFailed` when the shapes do not fit.
-pub fn quantized_matmul(
-    x: &Array,
-    packed: &Array,
-    scales: &Array,
-    biases: &Array,
-    packing: (i32, i32),
-) -> Result<Array> {
-    quantized_product(x, (packed, scales, biases), packing, true)
-}
-
 /// `x W^T` (`transpose`) or `x W` for packed values with their scales and biases, `W` packed in groups
 /// of `group_size` along its last axis with `bits` bits a value.
 ///
@@ -274,6 +274,14 @@ pub fn quantize(array: &Array, (group_size, bits): (i32, i32)) -> Result<(Array,
 /// `EngineFailed` with MLX's text.
 pub fn softmax_last(array: &Array) -> Result<Array> {
     Ok(mlx_rs::ops::softmax_axis(array, -1, true)?)
+}
+
+/// `array` broadcast to `shape`.
+///
+/// # Errors
+/// `EngineFailed` when it does not broadcast.
+pub fn broadcast(array: &Array, shape: &[i32]) -> Result<Array> {
+    Ok(mlx_rs::ops::broadcast_to(array, shape)?)
 }
 
 /// Booleans `[queries, keys]`: the last query sees every key, each one before it one less.
@@ -657,7 +665,8 @@ pub fn put_minus_infinity(array: &Array, indices: &Array) -> Result<Array> {
     Ok(array.put_along_axis(indices, minus_infinity, -1)?)
 }
 
-fn scalar(value: f32, dtype: Dtype) -> Result<Array> {
+/// One number of type `dtype`.
+pub(super) fn scalar(value: f32, dtype: Dtype) -> Result<Array> {
     match dtype {
         // Rounded here, so that a step does not cast constants on the device.
         Dtype::Bfloat16 => Ok(Array::from_slice(&[bf16::from_f32(value)], &[])),
@@ -715,27 +724,52 @@ pub fn read_f32(array: &Array) -> Result<Vec<f32>> {
     })
 }
 
-/// The random key of one draw: a function of `seed` and `index` alone.
-///
-/// # Errors
-/// `EngineFailed` with MLX's text.
-pub fn random_key(seed: u64, index: u64) -> Result<Array> {
-    Ok(mlx_rs::random::key(mix(seed, index))?)
-}
-
 /// A number from 0 (possible) to 1 (not possible): a function of `seed` and `index` alone, which tells
-/// nothing of the draw with [`random_key`] of the same two.
+/// nothing of the [`gumbel`] numbers of the same two.
 pub fn random_unit(seed: u64, index: u64) -> f32 {
     // The upper 24 bits are as many as f32 holds exactly.
     (mix(!seed, index) >> 40) as f32 / (1u32 << 24) as f32
 }
 
-/// Draws from unnormalized log-probabilities `[.., V]` with `key`.
+/// Numbers with the standard Gumbel distribution, `[B, V]` in f32: each row a function of its key, a seed
+/// and an index, alone.
 ///
 /// # Errors
 /// `EngineFailed` with MLX's text.
-pub fn categorical(log_probabilities: &Array, key: &Array) -> Result<Array> {
-    Ok(mlx_rs::random::categorical(log_probabilities, -1, None, Some(key))?)
+pub fn gumbel(keys: &[(u64, u64)], vocabulary: i32) -> Result<Array> {
+    let bits = keys.iter().map(|(seed, index)| random_bits(mix(*seed, *index), vocabulary));
+    let bits = concatenate_axis(&bits.collect::<Result<Vec<_>>>()?, 0)?;
+    // Uniform and never 0 or 1: then no token's number is infinite, and one that was filtered cannot win.
+    let spread =
+        shift(&scale(&bits.as_dtype(Dtype::Float32)?, 1.0 / UNIFORM_STEPS)?, 0.5 / UNIFORM_STEPS)?;
+    let below_one = scalar(1.0 - f32::EPSILON / 2.0, Dtype::Float32)?;
+    let uniform = mlx_rs::ops::minimum(spread, below_one)?;
+    // The logarithm of an exponential number, made so that small ones, which win, are the most exact.
+    let exponential = mlx_rs::ops::log1p(uniform.negative()?)?.negative()?;
+    Ok(exponential.log()?.negative()?)
+}
+
+/// How many numbers 32 bits can be.
+const UNIFORM_STEPS: f32 = 4_294_967_296.0;
+
+/// 32 random bits for each of `[1, V]`.
+fn random_bits(seed: u64, vocabulary: i32) -> Result<Array> {
+    let key = mlx_rs::random::key(seed)?;
+    let (shape, width_bytes) = ([1, vocabulary], 4);
+    let stream = Stream::thread_local_or_default();
+    new_array("drawing random bits", |result| {
+        // SAFETY: the shape has two entries and outlives the call, as do the handles.
+        unsafe {
+            mlx_sys::mlx_random_bits(
+                result,
+                shape.as_ptr(),
+                shape.len(),
+                width_bytes,
+                key.as_ptr(),
+                stream.as_ptr(),
+            )
+        }
+    })
 }
 
 /// SplitMix64's finalizer (Steele, Lea, Flood 2014) over the seed and the draw's index.
@@ -771,7 +805,7 @@ impl Bounds {
     }
 }
 
-fn new_array(
+pub(super) fn new_array(
     attempt: &'static str,
     call: impl FnOnce(*mut mlx_sys::mlx_array) -> i32,
 ) -> Result<Array> {

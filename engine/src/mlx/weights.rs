@@ -27,6 +27,10 @@ const NAMED_TENSORS: usize = 3;
 /// What the names of tensors end in that old checkpoints hold and every model computes itself.
 const COMPUTED: &str = "rotary_emb.inv_freq";
 
+/// Ends of the names of tensors that stay in the type in which they are stored, because mlx-lm 0.32.2's
+/// `cast_predicate`s keep them: the models use them in f32.
+const KEPT_TYPES: [&str; 2] = ["A_log", "e_score_correction_bias"];
+
 /// Named arrays of a checkpoint. Layers take what is theirs; nothing is copied, and nothing is read
 /// before [`Weights::read`].
 #[derive(Debug)]
@@ -35,6 +39,8 @@ pub struct Weights {
     /// What layers took, in that order.
     taken: Vec<(String, Array)>,
     directory: PathBuf,
+    /// What they were cast to.
+    cast: Option<Dtype>,
 }
 
 /// How far a checkpoint is read.
@@ -60,7 +66,13 @@ impl Weights {
             })?);
         }
         arrays.retain(|name: &String, _| !name.ends_with(COMPUTED));
-        Ok(Self { arrays, taken: Vec::new(), directory: directory.to_owned() })
+        Ok(Self { arrays, taken: Vec::new(), cast: None, directory: directory.to_owned() })
+    }
+
+    /// A checkpoint of arrays that are at hand, for tests.
+    pub fn of(arrays: impl IntoIterator<Item = (String, Array)>) -> Self {
+        let directory = PathBuf::from("memory");
+        Self { arrays: arrays.into_iter().collect(), taken: Vec::new(), cast: None, directory }
     }
 
     /// Whether a tensor of that name exists.
@@ -68,15 +80,33 @@ impl Weights {
         self.arrays.contains_key(name)
     }
 
+    /// The tensor `name`, left where it is.
+    ///
+    /// # Errors
+    /// `BadModel` when it is missing.
+    pub fn get(&self, name: &str) -> Result<&Array> {
+        self.arrays.get(name).ok_or_else(|| self.missing(name))
+    }
+
+    /// Holds that the tensors `names` exist: for those that a layer takes only where there are any.
+    ///
+    /// # Errors
+    /// `BadModel` naming the first that is missing.
+    pub fn require(&self, names: impl IntoIterator<Item = String>) -> Result<()> {
+        names.into_iter().try_for_each(|name| self.get(&name).map(drop))
+    }
+
     /// Takes the tensor `name` out.
     ///
     /// # Errors
     /// `BadModel` when it is missing.
     pub fn take(&mut self, name: &str) -> Result<Array> {
-        self.take_optional(name).ok_or_else(|| {
-            let directory = self.directory.display();
-            Error::new(Code::BadModel, format!("tensor `{name}` is missing in `{directory}`"))
-        })
+        self.take_optional(name).ok_or_else(|| self.missing(name))
+    }
+
+    fn missing(&self, name: &str) -> Error {
+        let directory = self.directory.display();
+        Error::new(Code::BadModel, format!("tensor `{name}` is missing in `{directory}`"))
     }
 
     /// Takes the tensor `name` out if it exists.
@@ -84,6 +114,14 @@ impl Weights {
         let array = self.arrays.remove(name)?;
         self.taken.push((name.to_owned(), ops::share(&array)));
         Some(array)
+    }
+
+    /// Takes the tensor `name` out to make others of it, which are [`put`](Self::put) in for it.
+    ///
+    /// # Errors
+    /// `BadModel` when it is missing.
+    pub fn detach(&mut self, name: &str) -> Result<Array> {
+        self.arrays.remove(name).ok_or_else(|| self.missing(name))
     }
 
     /// Leaves out every tensor that `unwanted` says the family has no use for.
@@ -106,23 +144,63 @@ impl Weights {
         ))
     }
 
-    /// Casts every floating-point tensor to `dtype`; packed integers stay.
+    /// Puts `array` in under `name`.
+    pub fn put(&mut self, name: String, array: Array) {
+        self.arrays.insert(name, array);
+    }
+
+    /// Every tensor with its name, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Array)> {
+        self.arrays.iter().map(|(name, array)| (name.as_str(), array))
+    }
+
+    /// Puts in each tensor's place what `change` makes of it.
+    ///
+    /// # Errors
+    /// What `change` says.
+    pub fn map(&mut self, change: impl Fn(&str, &Array) -> Result<Array>) -> Result<()> {
+        for (name, array) in &mut self.arrays {
+            *array = change(name, array)?;
+        }
+        Ok(())
+    }
+
+    /// Gives every tensor the name that `rule` makes of its own, and drops those for which there is none.
+    ///
+    /// # Errors
+    /// `BadModel` when two tensors come to have one name.
+    pub fn rename(&mut self, rule: impl Fn(&str) -> Option<String>) -> Result<()> {
+        let arrays = std::mem::take(&mut self.arrays);
+        for (name, array) in arrays {
+            let Some(renamed) = rule(&name) else { continue };
+            if self.arrays.insert(renamed.clone(), array).is_some() {
+                let message = format!("two tensors are `{renamed}`, one of them as `{name}`");
+                return Err(Error::new(Code::BadModel, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Casts floating-point tensors to `dtype`; packed integers stay, and so do the few numbers that
+    /// need their own type.
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub fn cast(&mut self, dtype: Dtype) -> Result<()> {
-        for array in self.arrays.values_mut() {
-            if array.dtype().is_float() && array.dtype() != dtype {
+        self.cast = Some(dtype);
+        for (name, array) in &mut self.arrays {
+            let kept = KEPT_TYPES.iter().any(|end| name.ends_with(end));
+            if !kept && array.dtype().is_float() && array.dtype() != dtype {
                 *array = array.as_dtype(dtype)?;
             }
         }
         Ok(())
     }
 
-    /// The type most floating-point weights have.
+    /// The type that floating-point weights were cast to, else the one that most of them have.
     pub fn dtype(&self) -> Option<Dtype> {
         let floats = self.arrays.values().filter(|array| array.dtype().is_float());
-        floats.max_by_key(|array| array.size()).map(Array::dtype)
+        self.cast.or_else(|| floats.max_by_key(|array| array.size()).map(Array::dtype))
     }
 
     /// Bytes of a number in the type that most floating-point weights have: what activations are made
@@ -359,6 +437,37 @@ mod tests {
         }
         assert!(weights.take("x").unwrap_err().message().contains("`x`"));
         assert_eq!(weights.read(&mut |_| ()).unwrap(), 16);
+    }
+
+    #[test]
+    fn renamed_tensors_keep_their_numbers_and_two_never_become_one() {
+        let directory = tempfile::tempdir().unwrap();
+        write_checkpoint(directory.path());
+        let load = || {
+            let mut weights = Weights::load(directory.path()).unwrap();
+            weights.put("y".to_owned(), Array::from_slice(&[3.0_f32], &[1]));
+            weights
+        };
+        let mut weights = load();
+        weights.rename(|name| (name != "y").then(|| format!("model.{name}"))).unwrap();
+        assert_eq!(weights.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["model.x"]);
+        let values = super::super::ops::read_f32(&weights.take("model.x").unwrap()).unwrap();
+        assert_eq!(values, [1.0, 2.0]);
+        let error = load().rename(|_| Some("z".to_owned())).unwrap_err();
+        assert_eq!(error.code(), Code::BadModel);
+        assert!(error.message().contains("`z`"), "{error}");
+    }
+
+    #[test]
+    fn numbers_that_need_their_own_type_keep_it() {
+        let directory = tempfile::tempdir().unwrap();
+        write_checkpoint(directory.path());
+        let mut weights = Weights::load(directory.path()).unwrap();
+        weights.put("layers.0.A_log".to_owned(), Array::from_slice(&[3.0_f32], &[1]));
+        weights.cast(Dtype::Bfloat16).unwrap();
+        let dtype = |weights: &mut Weights, name| weights.take(name).unwrap().dtype();
+        assert_eq!(dtype(&mut weights, "x"), Dtype::Bfloat16);
+        assert_eq!(dtype(&mut weights, "layers.0.A_log"), Dtype::Float32);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Family, Model, ModelConfig, nn};
+use super::{Decoding, Family, Model, ModelConfig, nn};
 use crate::cache::{KvProfile, KvScheme};
 use crate::error::{Code, Error, Result};
 use crate::mlx::{BackEnd, Dtype, ReadProgress, Weights};
@@ -46,7 +46,14 @@ impl Loaded {
             Some(token) => scheme.token_bytes(layer, token, self.value_bytes),
             None => 0,
         };
-        self.model.new_caches().profile(token_bytes)
+        let profile = self.model.new_caches().profile(token_bytes);
+        match self.model.decoding() {
+            Decoding::NextToken => profile,
+            // It lies beside what was written while it is denoised, and windows keep it whole after.
+            Decoding::BlockDiffusion(blocks) => {
+                profile.with_spare_tokens(blocks.denoising().canvas.most_tokens)
+            }
+        }
     }
 }
 
@@ -73,7 +80,13 @@ pub fn load_with_progress(
     }
     let config = ModelConfig::read(directory)?;
     let family = Family::of_config(&config)?;
+    let config = match family.reads_generation {
+        true => config.with_generation(directory)?,
+        false => config,
+    };
+    let config = config.text_part()?;
     let mut weights = Weights::load(directory)?;
+    family.arrange(&config, &mut weights)?;
     let dtype = options.dtype.unwrap_or_else(|| fastest_dtype(options.back_end, &weights));
     weights.cast(dtype)?;
     let value_bytes = weights.float_bytes();

@@ -10,15 +10,23 @@
 #[cfg(feature = "mlx")]
 mod capture;
 #[cfg(feature = "mlx")]
+mod filters;
+#[cfg(feature = "mlx")]
 mod history;
 mod logprobs;
+mod noise;
+mod overrides;
 mod params;
 #[cfg(feature = "mlx")]
 mod processors;
 #[cfg(feature = "mlx")]
 mod sampler;
 
+#[cfg(feature = "mlx")]
+pub use filters::Filters;
 pub use logprobs::{Sampled, TokenLogprobs};
+pub use noise::{NoiseAt, NoiseSource, SeededNoise};
+pub use overrides::{PenaltyOverrides, SamplingOverrides};
 pub use params::{PENALTY_CONTEXT_TOKENS_DEFAULT, Penalty, SamplingParams, Xtc};
 #[cfg(feature = "mlx")]
-pub use sampler::{Picks, Sampler, filter};
+pub use sampler::{Picks, Sampler};

@@ -96,6 +96,20 @@ impl SamplingParams {
         self.temperature == 0.0
     }
 
+    /// The request field of the first of these that is defined for tokens picked one after the other alone,
+    /// and not for the places of a canvas.
+    pub fn one_by_one_field(&self) -> Option<&'static str> {
+        let asked = [
+            ("logit_bias", !self.logit_bias.is_empty()),
+            ("repetition_penalty", self.active_repetition().is_some()),
+            ("presence_penalty", self.active_presence().is_some()),
+            ("frequency_penalty", self.active_frequency().is_some()),
+            ("xtc_probability", self.xtc.probability > 0.0),
+            ("logprobs", self.logprobs.is_some()),
+        ];
+        asked.into_iter().find_map(|(field, is_asked)| is_asked.then_some(field))
+    }
+
     /// Whether logits are changed before they become log-probabilities.
     pub fn processes(&self) -> bool {
         !self.logit_bias.is_empty() || self.penalties().any(|_| true)

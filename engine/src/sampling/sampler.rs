@@ -1,11 +1,12 @@
-//! Samplers over arrays: one per row, and the vectorized greedy path of a homogeneous batch.
+//! Samplers over arrays: one per row, and picks for a batch in as few operations as its rows allow.
 //!
 //! A row's draw is a function of its seed and of how many draws it made before, so its tokens do not
 //! depend on who shares its batch.
 
 use super::capture::Capture;
+use super::filters::Filters;
 use super::history::History;
-use super::{Sampled, SamplingParams, TokenLogprobs, Xtc, processors};
+use super::{Sampled, SamplingParams, TokenLogprobs, processors};
 use crate::error::Result;
 use crate::mlx::{Array, ops};
 
@@ -34,7 +35,8 @@ impl Sampler {
     }
 
     /// Picks one token per row from logits `[B, V]`. `in_flight` `[B]` are the tokens picked before, if
-    /// they were not read yet. A batch of greedy rows is one argmax, the same for each row as its own.
+    /// they were not read yet. Rows that are filtered alike are picked for together, so a batch of plain
+    /// greedy rows is one argmax.
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.
@@ -43,11 +45,10 @@ impl Sampler {
         logits: &Array,
         in_flight: Option<&Array>,
     ) -> Result<Picks> {
-        let together = samplers.iter().all(|sampler| sampler.params.is_greedy());
-        Self::pick(samplers, logits, in_flight, together)
+        Self::pick(samplers, logits, in_flight, true)
     }
 
-    /// The same picks, each made by itself even if all rows are greedy.
+    /// The same picks, each made by itself.
     ///
     /// # Errors
     /// `EngineFailed` with MLX's text.
@@ -67,21 +68,36 @@ impl Sampler {
     ) -> Result<Picks> {
         let logits = processors::process(samplers, logits, in_flight)?;
         let log_probabilities = ops::log_probabilities(&logits)?;
-        let tokens = match together {
-            true => ops::argmax_last(&log_probabilities)?,
-            false => Self::pick_each(samplers, &log_probabilities)?,
-        };
+        let draws: Vec<Option<Draw>> = samplers.iter_mut().map(|sampler| sampler.draw()).collect();
+        let tokens = draw_rows(&draws, &log_probabilities, together)?;
         let asked = samplers.iter().filter_map(|sampler| sampler.params.logprobs).max();
         let capture = asked.map(|top| Capture::new(&log_probabilities, &tokens, top > 0));
         Ok(Picks { tokens, capture: capture.transpose()? })
     }
 
-    fn pick_each(samplers: &mut [&mut Self], log_probabilities: &Array) -> Result<Array> {
-        let picks = samplers.iter_mut().enumerate().map(|(row, sampler)| {
-            let row = ops::axis_index(row);
-            sampler.sample(&ops::slice_axis(log_probabilities, 0, row, row + 1)?)
-        });
-        ops::concatenate_axis(&picks.collect::<Result<Vec<_>>>()?, 0)
+    /// Tokens `[C]` for the places of a canvas from its logits `[1, C, V]`, the most likely of which are
+    /// `best` `[C]`. Each place is a draw.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub fn propose(&mut self, logits: &Array, best: &Array) -> Result<Array> {
+        if self.params.is_greedy() {
+            return Ok(ops::share(best));
+        }
+        let places = logits.reshape(&[logits.dim(-2), logits.dim(-1)])?;
+        let draws: Vec<Option<Draw>> = (0..places.dim(0)).map(|_| self.draw()).collect();
+        draw_rows(&draws, &ops::log_probabilities(&places)?, true)
+    }
+
+    /// The row's next draw; none when it takes the most likely token.
+    fn draw(&mut self) -> Option<Draw> {
+        if self.params.is_greedy() {
+            return None;
+        }
+        let (seed, index) = (self.seed, self.draws);
+        self.draws += 1;
+        let filters = Filters::new(&self.params, ops::random_unit(seed, index));
+        Some(Draw { filters, sharpness: 1.0 / self.params.temperature, seed, index })
     }
 
     /// What the row tells of what was captured for it.
@@ -90,18 +106,77 @@ impl Sampler {
         told.top.truncate(asked as usize);
         Some(Box::new(told))
     }
+}
 
-    /// `[1, V]` normalized log-probabilities to `[1]`.
-    fn sample(&mut self, log_probabilities: &Array) -> Result<Array> {
-        if self.params.is_greedy() {
-            return ops::argmax_last(log_probabilities);
-        }
-        let chance = ops::random_unit(self.seed, self.draws);
-        let kept = filter(log_probabilities, &self.params, chance)?;
-        let key = ops::random_key(self.seed, self.draws)?;
-        self.draws += 1;
-        ops::categorical(&ops::scale(&kept, 1.0 / self.params.temperature)?, &key)
+/// How one row's token is drawn.
+#[derive(Debug)]
+struct Draw {
+    filters: Filters,
+    /// One over the temperature.
+    sharpness: f32,
+    seed: u64,
+    index: u64,
+}
+
+/// A token `[B]` for each row of log-probabilities `[B, V]`. Rows that are filtered alike are drawn
+/// `together` if that is wished.
+fn draw_rows(draws: &[Option<Draw>], log_probabilities: &Array, together: bool) -> Result<Array> {
+    let groups = match together {
+        true => alike(draws),
+        false => (0..draws.len()).map(|row| vec![row]).collect(),
+    };
+    if let [all] = &groups[..] {
+        return draw_group(
+            &all.iter().map(|row| &draws[*row]).collect::<Vec<_>>(),
+            log_probabilities,
+        );
     }
+    let picks = groups.iter().map(|group| {
+        let rows = ops::take_rows(log_probabilities, &axis_indices(group))?;
+        draw_group(&group.iter().map(|row| &draws[*row]).collect::<Vec<_>>(), &rows)
+    });
+    let picks = ops::concatenate_axis(&picks.collect::<Result<Vec<_>>>()?, 0)?;
+    ops::take_rows(&picks, &axis_indices(&places(&groups)))
+}
+
+/// Rows by their filters; greedy ones, which have none, are one group.
+fn alike(draws: &[Option<Draw>]) -> Vec<Vec<usize>> {
+    let filters = |row: usize| draws[row].as_ref().map(|draw| &draw.filters);
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for row in 0..draws.len() {
+        match groups.iter_mut().find(|group| filters(group[0]) == filters(row)) {
+            Some(group) => group.push(row),
+            None => groups.push(vec![row]),
+        }
+    }
+    groups
+}
+
+/// For each row, where it stands in the groups, one after the other.
+fn places(groups: &[Vec<usize>]) -> Vec<usize> {
+    let mut placed: Vec<(usize, usize)> = groups.iter().flatten().copied().zip(0..).collect();
+    placed.sort_unstable();
+    placed.into_iter().map(|(_, place)| place).collect()
+}
+
+/// Tokens `[b]` for rows `[b, V]` that are filtered alike, by the Gumbel trick: the largest of the
+/// log-probabilities over the temperature, each with a Gumbel number added, is a draw from their softmax
+/// (Maddison et al. 2014).
+fn draw_group(draws: &[&Option<Draw>], log_probabilities: &Array) -> Result<Array> {
+    let draws: Vec<&Draw> = draws.iter().filter_map(|draw| draw.as_ref()).collect();
+    let Some(first) = draws.first() else {
+        return ops::argmax_last(log_probabilities);
+    };
+    let kept = first.filters.keep(log_probabilities)?;
+    let sharpness: Vec<f32> = draws.iter().map(|draw| draw.sharpness).collect();
+    let sharpness = ops::vector(&sharpness, kept.dtype())?.reshape(&[-1, 1])?;
+    let keys: Vec<(u64, u64)> = draws.iter().map(|draw| (draw.seed, draw.index)).collect();
+    let gumbel = ops::gumbel(&keys, kept.dim(-1))?;
+    ops::argmax_last(&kept.multiply(&sharpness)?.add(&gumbel)?)
+}
+
+fn axis_indices(rows: &[usize]) -> Vec<i32> {
+    rows.iter().map(|row| ops::axis_index(*row)).collect()
 }
 
 impl Picks {
@@ -120,7 +195,7 @@ impl Picks {
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub fn rows(&self, keep: &[usize]) -> Result<Self> {
-        let keep: Vec<i32> = keep.iter().map(|row| ops::axis_index(*row)).collect();
+        let keep = axis_indices(keep);
         let capture = self.capture.as_ref().map(|capture| capture.rows(&keep));
         Ok(Self { tokens: ops::take_rows(&self.tokens, &keep)?, capture: capture.transpose()? })
     }
@@ -140,68 +215,4 @@ impl Picks {
         };
         Ok(samplers.iter_mut().zip(tokens).map(told).collect())
     }
-}
-
-/// Log-probabilities `[.., V]` with what the parameters exclude at minus infinity, in mlx-lm
-/// 0.32.2's order (`sample_utils.make_sampler`): top_p, min_p, XTC, top_k, each on what the last left.
-/// `chance`, from 0 to 1, decides whether XTC acts.
-///
-/// # Errors
-/// `EngineFailed` with MLX's text.
-pub fn filter(log_probabilities: &Array, params: &SamplingParams, chance: f32) -> Result<Array> {
-    let mut kept = ops::share(log_probabilities);
-    if params.top_p > 0.0 && params.top_p < 1.0 {
-        kept = keep_top_p(&kept, params.top_p)?;
-    }
-    if params.min_p > 0.0 {
-        kept = keep_min_p(&kept, params.min_p)?;
-    }
-    if params.xtc.probability > 0.0 && chance <= params.xtc.probability {
-        kept = drop_top_choices(&kept, &params.xtc)?;
-    }
-    if params.top_k > 0 && (params.top_k as usize) < kept.dim(-1).unsigned_abs() as usize {
-        kept = keep_top_k(&kept, params.top_k)?;
-    }
-    Ok(kept)
-}
-
-/// Nucleus sampling (Holtzman et al. 2019): the threshold is the last value needed to reach `top_p`
-/// of the total mass; ties with it stay.
-fn keep_top_p(log_probabilities: &Array, top_p: f32) -> Result<Array> {
-    let sorted = ops::sort_last(log_probabilities)?;
-    let probabilities = ops::exp_f32(&sorted)?;
-    let mass_above = ops::sum_of_larger(&probabilities)?;
-    let smallest = |array: &Array| ops::slice_axis(array, array.ndim() - 1, 0, 1);
-    let total = smallest(&mass_above)?.add(smallest(&probabilities)?)?;
-    let dropped = ops::count_last(&mass_above.ge(ops::scale(&total, top_p)?)?)?;
-    let threshold = sorted.take_along_axis(&dropped, -1)?;
-    ops::exclude(&log_probabilities.lt(&threshold)?, log_probabilities)
-}
-
-/// Keeps tokens at least `min_p` times as likely as the most likely one (Nguyen et al. 2024).
-fn keep_min_p(log_probabilities: &Array, min_p: f32) -> Result<Array> {
-    let threshold = ops::shift(&log_probabilities.max_axis(-1, true)?, min_p.ln())?;
-    ops::exclude(&log_probabilities.lt(&threshold)?, log_probabilities)
-}
-
-/// Drops all tokens above the threshold but the least likely of them, and none that is exempt. What was
-/// filtered before counts for nothing: the probabilities are those of the rest.
-fn drop_top_choices(log_probabilities: &Array, xtc: &Xtc) -> Result<Array> {
-    let probabilities = ops::probabilities(log_probabilities)?;
-    let least = ops::least_above(&probabilities, xtc.threshold)?;
-    let kept = ops::exclude(&probabilities.gt(&least)?, log_probabilities)?;
-    if xtc.exempt.is_empty() {
-        return Ok(kept);
-    }
-    let exempt = ops::token_matrix(&xtc.exempt, 1);
-    ops::put_back(&kept, &exempt, log_probabilities)
-}
-
-/// Keeps the `top_k` largest (fewer than the vocabulary); of ties at the edge, as many as fit.
-fn keep_top_k(log_probabilities: &Array, top_k: u32) -> Result<Array> {
-    let vocabulary = log_probabilities.dim(-1);
-    let kept = i32::try_from(top_k).unwrap_or(vocabulary);
-    let order = ops::argpartition_last(&log_probabilities.negative()?, kept - 1)?;
-    let losers = ops::slice_axis(&order, order.ndim() - 1, kept, vocabulary)?;
-    ops::put_minus_infinity(log_probabilities, &losers)
 }

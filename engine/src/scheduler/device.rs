@@ -4,6 +4,9 @@
 //! token ids that the last one is still computing, dispatched, and only then are the last ids read.
 //! So the host builds step n + 1 while the device runs step n.
 //!
+//! The one row of a model that writes in blocks is stepped by `blocks.rs`; nothing is pipelined there,
+//! because what the next forward sees depends on what the last one found.
+//!
 //! Where a row of the batch has a grammar, its mask depends on its last token. The forward pass is
 //! dispatched as ever; then the last ids are read, the masks fill on other threads while the device runs
 //! the pass, and only the sampling is built after that. Masks are bits on the host and booleans on the
@@ -13,7 +16,8 @@ use std::time::Duration;
 
 use rand::RngExt;
 
-use super::executor::{Answer, Executor, Said, Sampled, Stepped};
+use super::blocks::{BlockRow, CanvasObserver, Ground, Writing};
+use super::executor::{Answer, Executor, Said, Sampled, Stepped, Yield};
 use super::row::RowSpec;
 use crate::cache::{CacheSet, KvScheme};
 use crate::clock::Clock;
@@ -22,8 +26,8 @@ use crate::error::{Code, Error, Result};
 use crate::grammar::{Grammar, Guide, Outcome, Workers};
 use crate::limits::CLEAR_CACHE_STEPS;
 use crate::mlx::{Array, memory, ops};
-use crate::model::Model;
-use crate::sampling::{Picks, Sampler};
+use crate::model::{Decoding, Denoising, Model};
+use crate::sampling::{NoiseSource, Picks, Sampler, SeededNoise};
 use crate::telemetry::MemorySnapshot;
 
 /// Sees the ids of the rows of a forward, and the logits `[B, V]` that their next tokens are sampled
@@ -39,9 +43,18 @@ pub struct MlxExecutor {
     steps: u64,
     levers: Levers,
     observer: Option<LogitsObserver>,
+    /// Of a model that writes in blocks, in place of the batch.
+    block_row: Option<BlockRow>,
+    /// The rules that such a model is run by, its own ones unless others were asked for.
+    denoising: Option<Denoising>,
+    noise: NoiseMaker,
+    canvas_observer: Option<CanvasObserver>,
     /// From the first row with a grammar on.
     workers: Option<Workers>,
 }
+
+/// Makes a row's noise, given its seed.
+pub type NoiseMaker = Box<dyn FnMut(u64) -> Box<dyn NoiseSource>>;
 
 /// A row that has not joined: its own caches, and token 0 once it is sampled.
 #[derive(Debug)]
@@ -49,6 +62,8 @@ pub struct SoloRow {
     row: Row,
     caches: CacheSet,
     current: Option<u32>,
+    /// Of a row that writes in blocks.
+    writing: Option<Writing>,
 }
 
 /// The running batch: row i of the rows, of the caches and of the register belong together.
@@ -79,9 +94,41 @@ enum Register {
 impl MlxExecutor {
     /// An executor for `model`, whose weights take `weights_bytes`. KV caches stay plain.
     pub fn new(model: Box<dyn Model>, weights_bytes: u64) -> Self {
-        let (scheme, levers) = (KvScheme::Plain, Levers::default());
-        let (batch, observer, workers) = (None, None, None);
-        Self { model, scheme, weights_bytes, batch, steps: 0, levers, observer, workers }
+        let denoising = match model.decoding() {
+            Decoding::NextToken => None,
+            Decoding::BlockDiffusion(blocks) => Some(*blocks.denoising()),
+        };
+        Self {
+            model,
+            scheme: KvScheme::Plain,
+            weights_bytes,
+            batch: None,
+            steps: 0,
+            levers: Levers::default(),
+            observer: None,
+            block_row: None,
+            denoising,
+            noise: Box::new(|seed| Box::new(SeededNoise(seed))),
+            canvas_observer: None,
+            workers: None,
+        }
+    }
+
+    /// Denoises by other rules than the checkpoint's. It concerns models that write in blocks.
+    #[must_use]
+    pub fn with_denoising(self, denoising: Denoising) -> Self {
+        Self { denoising: self.denoising.map(|_| denoising), ..self }
+    }
+
+    /// Takes noise from elsewhere than [`SeededNoise`].
+    #[must_use]
+    pub fn with_noise(self, noise: NoiseMaker) -> Self {
+        Self { noise, ..self }
+    }
+
+    /// Shows every forward over a canvas to `observer`.
+    pub fn observe_canvases(&mut self, observer: CanvasObserver) {
+        self.canvas_observer = Some(observer);
     }
 
     /// Stores KV caches as `scheme` says, which must fit the model's layers.
@@ -188,13 +235,46 @@ impl MlxExecutor {
         Ok(Guide::start(grammar, workers))
     }
 
+    /// One forward of the row that writes in blocks. Reading what it found is all that it waits for.
+    fn step_block(&mut self, clock: &Clock) -> Result<Stepped> {
+        let (Decoding::BlockDiffusion(blocks), Some(denoising)) =
+            (self.model.decoding(), &self.denoising)
+        else {
+            return Err(Error::new(Code::Internal, "a block of a model that writes none"));
+        };
+        let mut ground = Ground {
+            model: &*self.model,
+            blocks,
+            denoising,
+            scheme: &self.scheme,
+            observer: self.canvas_observer.as_mut(),
+            clock,
+            waited: Duration::ZERO,
+        };
+        let row = self.block_row.as_mut();
+        let row = row.ok_or_else(|| Error::new(Code::Internal, "a step without rows"))?;
+        let said = row.step(&mut ground)?.into_iter().map(Said::from).collect();
+        let waited = ground.waited;
+        self.count_step()?;
+        Ok(Stepped { said, waited, ..Stepped::default() })
+    }
+
     /// Counts a step, and empties MLX's buffer cache now and then.
-    fn note_step(&mut self) -> Result<()> {
+    fn count_step(&mut self) -> Result<()> {
         self.steps += 1;
         match self.steps.is_multiple_of(CLEAR_CACHE_STEPS) {
             true => memory::clear_cache(),
             false => Ok(()),
         }
+    }
+
+    fn join_alone(&mut self, row: Row, caches: CacheSet, writing: Writing) -> Result<()> {
+        if self.block_row.is_some() {
+            return Err(Error::new(Code::Internal, "a row joins one that writes in blocks"));
+        }
+        let Row { id, sampler, .. } = row;
+        self.block_row = Some(BlockRow { id, sampler, caches, writing });
+        Ok(())
     }
 
     fn running(&mut self) -> Result<&mut Batch> {
@@ -205,11 +285,23 @@ impl MlxExecutor {
 impl Executor for MlxExecutor {
     type Solo = SoloRow;
 
+    fn yields(&self) -> Yield {
+        match self.denoising {
+            None => Yield::TokenPerStep,
+            Some(_) => Yield::Blocks,
+        }
+    }
+
     fn open(&mut self, spec: &RowSpec) -> Result<SoloRow> {
-        let sampler = Sampler::new(spec.sampling.clone(), &spec.prompt, rand::rng().random());
+        let fresh_seed = rand::rng().random();
+        let sampler = Sampler::new(spec.sampling.clone(), &spec.prompt, fresh_seed);
+        let writing = self.denoising.is_some().then(|| {
+            let seed = spec.sampling.seed.unwrap_or(fresh_seed);
+            Writing::new((self.noise)(seed), spec.max_tokens)
+        });
         let guide = spec.grammar.as_ref().map(|grammar| self.guide(grammar)).transpose()?;
         let row = Row { id: spec.id.clone(), sampler, guide };
-        Ok(SoloRow { row, caches: self.model.new_caches(), current: None })
+        Ok(SoloRow { row, caches: self.model.new_caches(), current: None, writing })
     }
 
     fn prefill(&mut self, solo: &mut SoloRow, tokens: &[u32]) -> Result<()> {
@@ -232,7 +324,10 @@ impl Executor for MlxExecutor {
     }
 
     fn join(&mut self, solo: SoloRow) -> Result<()> {
-        let SoloRow { row, caches, current } = solo;
+        let SoloRow { row, caches, current, writing } = solo;
+        if let Some(writing) = writing {
+            return self.join_alone(row, caches, writing);
+        }
         let current = current.ok_or_else(|| Error::new(Code::Internal, "a row joins too early"))?;
         match &mut self.batch {
             None => {
@@ -259,6 +354,9 @@ impl Executor for MlxExecutor {
     }
 
     fn step(&mut self, clock: &Clock) -> Result<Stepped> {
+        if self.denoising.is_some() {
+            return self.step_block(clock);
+        }
         let mut batch =
             self.batch.take().ok_or_else(|| Error::new(Code::Internal, "a step without rows"))?;
         let stepped = match batch.rows.iter().any(|row| row.guide.is_some()) {
@@ -266,7 +364,7 @@ impl Executor for MlxExecutor {
             false => self.step_ahead(&mut batch, clock)?,
         };
         self.batch = Some(batch);
-        self.note_step()?;
+        self.count_step()?;
         Ok(stepped)
     }
 
@@ -291,7 +389,7 @@ impl Executor for MlxExecutor {
 
     fn filter(&mut self, keep: &[usize]) -> Result<()> {
         if keep.is_empty() {
-            self.batch = None;
+            self.reset();
             return Ok(());
         }
         let batch = self.running()?;
@@ -308,6 +406,7 @@ impl Executor for MlxExecutor {
 
     fn reset(&mut self) {
         self.batch = None;
+        self.block_row = None;
     }
 
     fn solo_kv_bytes(&self, solo: &SoloRow) -> u64 {
@@ -315,7 +414,9 @@ impl Executor for MlxExecutor {
     }
 
     fn batch_kv_bytes(&self) -> u64 {
-        self.batch.as_ref().map_or(0, |batch| batch.caches.bytes())
+        let batch = self.batch.iter().map(|batch| &batch.caches);
+        let caches = batch.chain(self.block_row.iter().map(|row| &row.caches));
+        caches.map(CacheSet::bytes).sum()
     }
 
     fn memory(&self) -> MemorySnapshot {

@@ -25,6 +25,23 @@ impl<E: Executor> Scheduler<E> {
         self.release(ends);
     }
 
+    /// Hands the one row of the batch the tokens of a finished block (or none at all, while it is not),
+    /// up to the one that ends the row: what comes behind that was never said.
+    pub(super) fn emit_block(&mut self, block: Vec<Said>) {
+        if block.is_empty() {
+            return;
+        }
+        let now = self.note_progress();
+        if let Some(heard_at) = self.heard_at.replace(now) {
+            self.steps.note_gap(now.saturating_sub(heard_at));
+        }
+        let Some(row) = self.running.first_mut() else { return };
+        let before = row.generated();
+        let end = block.into_iter().find_map(|said| row.take_token(said, now));
+        self.totals.generated_tokens += (row.generated() - before) as u64;
+        self.release(vec![end]);
+    }
+
     /// Ends the rows whose client left, wherever they are.
     pub(super) fn evict_departed(&mut self) {
         for row in self.waiting.take_where(Row::client_left) {

@@ -11,6 +11,15 @@ use crate::telemetry::MemorySnapshot;
 
 pub use crate::sampling::Sampled;
 
+/// What the steps of an executor bring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Yield {
+    /// One token for each row, one step late.
+    TokenPerStep,
+    /// For the one row there is, now and then the tokens of a whole block, at once.
+    Blocks,
+}
+
 /// A token that was read, and what it made of its row's answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Said {
@@ -41,7 +50,8 @@ impl From<Sampled> for Said {
 /// What a decode step brought.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Stepped {
-    /// The tokens of the step before it: one per row, or none when nothing was in flight.
+    /// The tokens of the step before it: one per row, or none when nothing was in flight. With
+    /// [`Yield::Blocks`] those of the block that this step finished, in order, or none.
     pub said: Vec<Said>,
     /// The part of the call in which the step was handed to the device. On a processor this waits for
     /// the step's own computations, since only so many of them may be outstanding.
@@ -60,6 +70,11 @@ pub trait Executor {
     /// The device side of one row before it joins the batch: its solo caches and its sampler.
     type Solo;
 
+    /// What its steps bring. It never changes.
+    fn yields(&self) -> Yield {
+        Yield::TokenPerStep
+    }
+
     /// Makes an empty row. Computes nothing.
     fn open(&mut self, spec: &RowSpec) -> Result<Self::Solo>;
 
@@ -68,16 +83,18 @@ pub trait Executor {
     fn prefill(&mut self, solo: &mut Self::Solo, tokens: &[u32]) -> Result<()>;
 
     /// Runs the last `tokens` of the prompt, samples token 0 and waits for it. It is one token, as in
-    /// mlx-lm, unless the tail split is switched off. An error leaves the batch untouched.
+    /// mlx-lm, unless the tail split is switched off. An error leaves the batch untouched. It is not called
+    /// with [`Yield::Blocks`], where the end of a prompt is prefilled like the rest.
     fn first_token(&mut self, solo: &mut Self::Solo, tokens: &[u32]) -> Result<Said>;
 
-    /// Adds a row, whose token 0 was sampled, as the last row of the batch: an empty batch adopts
+    /// Adds a row, whose token 0 was sampled if there is one, as the last row of the batch: an empty batch adopts
     /// its caches without a copy, a running one is extended. Only valid with nothing in flight.
     fn join(&mut self, solo: Self::Solo) -> Result<()>;
 
     /// Dispatches one decode step for all rows, then reads the step dispatched before it, and takes
     /// the time of its waiting from `clock`. Where a row has a grammar, the step before is read once the
-    /// forward pass is dispatched, because it says which tokens may be sampled.
+    /// forward pass is dispatched, because it says which tokens may be sampled. With [`Yield::Blocks`]
+    /// nothing stays in flight.
     fn step(&mut self, clock: &Clock) -> Result<Stepped>;
 
     /// Reads the step in flight, if any, without dispatching another.

@@ -7,10 +7,11 @@
 //! One tick:
 //! 1. Rows whose client left are evicted, wherever they are.
 //! 2. The prompt work of [`plan`](plan::plan) runs: rows start, prefill a slice, sample token 0.
-//!    Token 0 goes out at once. A row that goes on joins the batch, for which the step in flight is
+//!    Token 0 goes out at once (a row that writes in blocks has none yet). A row that goes on joins the batch, for which the step in flight is
 //!    read and emitted first.
 //! 3. One decode step is dispatched and the one before it is read and emitted. Rows that it ended
-//!    leave the batch.
+//!    leave the batch. Where rows write in blocks a step is one pass over the block under construction,
+//!    read at once, and brings all tokens of a block when that is finished.
 //! 4. A [`Snapshot`](crate::telemetry::Snapshot) goes to the [`Board`] when it is due.
 //!
 //! Invariants, checked by [`Scheduler::check_integrity`]:
@@ -20,6 +21,10 @@
 //! - A serial row is live alone.
 //! - What the caches of the live rows may come to fits the KV budget, and what they hold is no more.
 
+#[cfg(feature = "mlx")]
+mod blocks;
+#[cfg(feature = "mlx")]
+mod canvas;
 #[cfg(feature = "mlx")]
 mod device;
 mod emit;
@@ -47,8 +52,10 @@ use queue::{Queue, RowNumber};
 use rows::{Row, Stage};
 
 #[cfg(feature = "mlx")]
-pub use device::{LogitsObserver, MlxExecutor, SoloRow};
-pub use executor::{Answer, Executor, Said, Sampled, Stepped};
+pub use blocks::{CanvasForward, CanvasObserver};
+#[cfg(feature = "mlx")]
+pub use device::{LogitsObserver, MlxExecutor, NoiseMaker, SoloRow};
+pub use executor::{Answer, Executor, Said, Sampled, Stepped, Yield};
 pub use publish::Board;
 pub use row::{
     EventReceiver, EventSender, FinishReason, Lane, Priority, RowEvent, RowSpec, RowUsage,
@@ -181,7 +188,9 @@ impl<E: Executor> Scheduler<E> {
         assert!(self.running.iter().all(|row| matches!(row.stage, Stage::Decoding { .. })));
         assert!(self.waiting.is_in_order(), "a row was overtaken by one of its own priority");
         assert!(self.prefilling.iter().all(|row| row.candidate().left_tokens > 0));
-        assert!(self.running.iter().all(|row| row.generated() > 0 && row.left_tokens() > 0));
+        let says_token_0 = self.executor.yields() == Yield::TokenPerStep;
+        assert!(self.running.iter().all(|row| row.generated() > 0 || !says_token_0));
+        assert!(self.running.iter().all(|row| row.left_tokens() > 0));
         assert!(!self.in_flight || !self.running.is_empty(), "a step in flight is for nobody");
         let occupancy = self.occupancy();
         let rows = occupancy.decoding + occupancy.prefilling;

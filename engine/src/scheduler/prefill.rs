@@ -4,13 +4,16 @@
 //! token 0 is sampled from it on the row's own caches (mlx-lm's `insert_segments` and
 //! `GenerationBatch`, 0.32.2). So what a row says first cannot depend on the batch that it joins.
 //!
+//! A row that writes in blocks has no token 0: its last prompt tokens are prefilled like the others, and it
+//! joins without having said anything.
+//!
 //! An error here has one row at fault and fails that one.
 
 use std::time::Duration;
 
 use super::queue::RowNumber;
 use super::rows::{Row, Stage};
-use super::{Executor, Scheduler};
+use super::{Executor, Scheduler, Yield};
 use crate::clock::Time;
 
 impl<E: Executor> Scheduler<E> {
@@ -56,7 +59,7 @@ impl<E: Executor> Scheduler<E> {
         }
     }
 
-    /// Runs the row's last `tokens` prompt tokens, samples and emits its token 0; unless that ends it,
+    /// Runs the row's last `tokens` prompt tokens, samples and emits its token 0 if it has one; unless that ends it,
     /// the row joins the batch.
     pub(super) fn first_token(&mut self, number: RowNumber, tokens: usize) {
         let Some(mut row) = self.take_prefilling(number) else {
@@ -64,13 +67,18 @@ impl<E: Executor> Scheduler<E> {
         };
         let (solo, slice) = row.next_slice(tokens);
         let began = self.clock.now();
-        match self.executor.first_token(solo, slice) {
+        let said = match self.executor.yields() {
+            Yield::TokenPerStep => self.executor.first_token(solo, slice).map(Some),
+            Yield::Blocks => self.executor.prefill(solo, slice).map(|()| None),
+        };
+        match said {
             Ok(said) => {
                 let now = self.note_progress();
                 self.note_first_token(tokens, now.saturating_sub(began));
+                self.totals.generated_tokens += u64::from(said.is_some());
                 let solo = row.begin_decoding(now);
                 row.tell_prefilled(now);
-                match row.take_token(said, now) {
+                match said.and_then(|said| row.take_token(said, now)) {
                     Some(end) => self.end(row, end),
                     None => self.join(row, solo),
                 }
@@ -89,7 +97,6 @@ impl<E: Executor> Scheduler<E> {
             _ => self.pacer.note_slice(tokens, took),
         }
         self.totals.prompt_tokens += tokens as u64;
-        self.totals.generated_tokens += 1;
     }
 
     /// Adds a row to the batch, which must have nothing in flight for that.

@@ -155,6 +155,7 @@ impl<S> Row<S> {
         let (waiting_reason, queue_place) = wait.map(|wait| (wait.why, wait.place)).unzip();
         RowSnapshot {
             id: self.spec.id.clone(),
+            client: self.spec.client.clone(),
             state: match self.stage {
                 Stage::Waiting => "waiting",
                 Stage::Prefilling { .. } => "prefilling",

@@ -62,6 +62,8 @@ impl Priority {
 pub struct RowSpec {
     /// The request's id, unique among live rows.
     pub id: String,
+    /// Who asked, for people.
+    pub client: Arc<str>,
     /// Where it runs.
     pub lane: Lane,
     /// What forced it into the serial lane; empty in the continuous one.
@@ -114,7 +116,8 @@ pub struct RowUsage {
 /// A row that ends before its token 0 was sampled tells its end alone.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RowEvent {
-    /// The whole prompt is in the row's caches and token 0 was sampled.
+    /// The whole prompt is in the row's caches and token 0 was sampled (or, of a row that writes in blocks,
+    /// is about to be denoised).
     Prefilled {
         /// Prompt tokens that were not run because a cache had them.
         cached_tokens: usize,

@@ -13,7 +13,7 @@ use crate::telemetry::RateWindow;
 /// Life of a row:
 /// 1. `Waiting`: submitted, in the queue; nothing was computed for it.
 /// 2. `Prefilling`: opened on the device; `done` prompt tokens are in its solo caches.
-/// 3. `Decoding`: token 0 was sampled, the solo caches went to the batch.
+/// 3. `Decoding`: token 0 was sampled if there is one, the solo caches went to the batch.
 /// 4. Ended: [`Row::finish`] or [`Row::fail`] took the row by value and sent its one end event.
 ///
 /// A row may end in any of the first three. A row that is dropped without an end (the engine thread
@@ -195,6 +195,7 @@ mod tests {
         let (events, receiver) = event_channel(max_tokens);
         let spec = RowSpec {
             id: "row".to_owned(),
+            client: "test".into(),
             lane: Lane::Continuous,
             lane_reasons: [].into(),
             priority: Priority::Interactive,

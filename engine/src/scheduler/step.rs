@@ -7,7 +7,7 @@
 
 use super::plan::{self, Decode};
 use super::rows::Row;
-use super::{Executor, Said, Scheduler, Stepped};
+use super::{Executor, Said, Scheduler, Stepped, Yield};
 use crate::error::{Code, Error, Result};
 
 impl<E: Executor> Scheduler<E> {
@@ -49,11 +49,16 @@ impl<E: Executor> Scheduler<E> {
         let stepped = stepped.and_then(|stepped| self.check(stepped));
         match stepped {
             Ok(Stepped { said, dispatching, waited }) => {
-                self.in_flight = true;
                 self.note_progress();
                 self.totals.decode_steps += 1;
                 self.totals.peak_rows = self.totals.peak_rows.max(self.running.len());
-                self.emit(said);
+                match self.executor.yields() {
+                    Yield::TokenPerStep => {
+                        self.in_flight = true;
+                        self.emit(said);
+                    }
+                    Yield::Blocks => self.emit_block(said),
+                }
                 let took = self.clock.now().saturating_sub(began);
                 self.steps.note_host(took.saturating_sub(waited), dispatching);
             }
@@ -74,7 +79,16 @@ impl<E: Executor> Scheduler<E> {
     }
 
     fn check(&self, stepped: Stepped) -> Result<Stepped> {
-        Ok(Stepped { said: self.one_token_per_row(stepped.said)?, ..stepped })
+        match self.executor.yields() {
+            Yield::TokenPerStep => {
+                Ok(Stepped { said: self.one_token_per_row(stepped.said)?, ..stepped })
+            }
+            Yield::Blocks if self.running.len() == 1 => Ok(stepped),
+            Yield::Blocks => {
+                let message = format!("{} rows write one block", self.running.len());
+                Err(Error::new(Code::Internal, message))
+            }
+        }
     }
 
     /// Holds the executor to its word: a token for each row if a step was in flight, else none.

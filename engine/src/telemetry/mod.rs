@@ -1,8 +1,10 @@
-//! Plain snapshots of what the engine does now, and the rate windows behind them.
+//! Plain snapshots of what the engine does now, the rate windows behind them, and the meters of
+//! requests.
 //!
 //! A snapshot is data: it holds no array, no lock and no handle, and it is made at one point between
 //! two steps, so its numbers agree with each other.
 
+mod meters;
 mod rate;
 mod steps;
 
@@ -10,6 +12,7 @@ use std::sync::Arc;
 
 use crate::clock::Time;
 
+pub use meters::{Meters, OTHER_CLIENTS, RequestMeter};
 pub use rate::RateWindow;
 pub use steps::{StepTimes, StepWindow};
 
@@ -36,6 +39,8 @@ pub struct Snapshot {
 pub struct RowSnapshot {
     /// The request's id.
     pub id: String,
+    /// Who asked: the name of an API key, or what the client calls itself.
+    pub client: Arc<str>,
     /// `waiting`, `prefilling` or `decoding`.
     pub state: &'static str,
     /// `serial` or `continuous`.

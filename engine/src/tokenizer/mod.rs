@@ -30,6 +30,15 @@ pub use detokenizer::Detokenizer;
 use files::ModelFiles;
 use pieces::Pieces;
 
+/// What a single token is as text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenText {
+    /// Its piece; the spelling of a special token; nothing for an id outside the vocabulary.
+    pub bytes: Vec<u8>,
+    /// Whether it contributes to no text.
+    pub special: bool,
+}
+
 /// A model's tokenizer; clones share one.
 #[derive(Debug, Clone)]
 pub struct Tokenizer(Arc<Loaded>);
@@ -104,6 +113,41 @@ impl Tokenizer {
         }
         text.push_str(&detokenizer.finish()?);
         Ok(text)
+    }
+
+    /// What the token `id` is by itself. The pieces of byte-level and byte-fallback vocabularies make up
+    /// any text; those of others are what the decoder makes of one id.
+    ///
+    /// # Errors
+    /// `Internal` when the tokenizer's decoder fails.
+    pub fn token_text(&self, id: u32) -> Result<TokenText> {
+        let bytes = match (self.visible_token(id), &self.0.pieces) {
+            (None, _) => {
+                let spelling = self.0.inner.id_to_token(id).unwrap_or_default();
+                return Ok(TokenText { bytes: spelling.into_bytes(), special: true });
+            }
+            (Some(token), Some(_)) => self.piece(id, token)?,
+            (Some(_), None) => self.decode_whole(&[id])?.into_bytes(),
+        };
+        Ok(TokenText { bytes, special: false })
+    }
+
+    /// The text of `ids` with special tokens spelled out; ids outside the vocabulary contribute
+    /// nothing.
+    ///
+    /// # Errors
+    /// `Internal` when the tokenizer's decoder fails.
+    pub fn decode_spelled(&self, ids: &[u32]) -> Result<String> {
+        if ids.is_empty() {
+            return Ok(String::new());
+        }
+        let failed = |error| Error::new(Code::Internal, format!("failed to detokenize: {error}"));
+        self.0.inner.decode(ids, false).map_err(failed)
+    }
+
+    /// The vocabulary's own name of the token `id`.
+    pub fn entry(&self, id: u32) -> Option<String> {
+        self.0.inner.id_to_token(id)
     }
 
     /// A detokenizer at the start of a text.

@@ -170,7 +170,8 @@ pub(super) fn shown(value: &Value) -> String {
     }
 }
 
-fn shortened(text: &str) -> String {
+/// The beginning of a text that may be long.
+pub(super) fn shortened(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARS_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),

@@ -4,8 +4,18 @@
 //! field gets an error naming it and its value; responses are serde types. Nothing here does I/O or
 //! knows a status code.
 
+mod answer;
+#[cfg(test)]
+mod answers;
+pub mod anthropic;
+mod conversation;
+pub mod embeddings;
 mod fields;
 pub mod openai;
+pub mod responses;
 pub mod stats;
+mod timings;
+pub mod tokens;
 
+pub use answer::{Ending, Frame, Teller};
 pub use fields::Fields;

@@ -24,6 +24,21 @@ impl From<Health> for HealthBody {
     }
 }
 
+/// That a live request was told to end.
+#[derive(Debug, Clone, Serialize)]
+pub struct CancelledBody {
+    id: String,
+    object: &'static str,
+    cancelled: bool,
+}
+
+impl CancelledBody {
+    /// The request `id` was.
+    pub fn new(id: String) -> Self {
+        Self { id, object: "request", cancelled: true }
+    }
+}
+
 /// What the engine does now.
 #[derive(Debug, Clone, Serialize)]
 pub struct StatsBody {
@@ -66,6 +81,7 @@ struct BatchStats {
 #[derive(Debug, Clone, Serialize)]
 struct RowStats {
     id: String,
+    client: String,
     state: &'static str,
     lane: &'static str,
     lane_reasons: Vec<String>,
@@ -172,6 +188,7 @@ impl From<&RowSnapshot> for RowStats {
     fn from(row: &RowSnapshot) -> Self {
         Self {
             id: row.id.clone(),
+            client: row.client.to_string(),
             state: row.state,
             lane: row.lane,
             lane_reasons: row.lane_reasons.to_vec(),

@@ -59,14 +59,58 @@ fn olmo3_with_yarn_in_its_full_layers_equals_mlx_lm_bit_for_bit() {
     check("olmo3-tiny");
 }
 
+/// Heads turn in part, neighbours with each other; norms on both sides of each block.
+#[test]
+fn glm4_equals_mlx_lm_bit_for_bit() {
+    for checkpoint in ["glm4-tiny", "glm4-tiny-4bit"] {
+        check(checkpoint);
+    }
+}
+
+/// Keys and values made from latents and kept head by head, with biases and a head of its own, and
+/// without.
+#[test]
+fn minicpm3_equals_mlx_lm_bit_for_bit() {
+    for checkpoint in ["minicpm3-tiny", "minicpm3-tiny-4bit"] {
+        check(checkpoint);
+    }
+}
+
+#[test]
+fn llama_with_proportional_rope_and_with_that_of_images_equals_mlx_lm_bit_for_bit() {
+    for checkpoint in ["llama-tiny-proportional", "llama-tiny-mrope"] {
+        check(checkpoint);
+    }
+}
+
 /// mlx-lm fails on such batches: a row is to be what it is alone, past the tokens of training too.
 #[test]
 fn dynamic_rope_in_a_batch_equals_each_row_alone_in_mlx_lm_bit_for_bit() {
     check("llama-tiny-dynamic");
 }
 
+#[test]
+fn families_in_4_bits_equal_mlx_lm_bit_for_bit() {
+    for family in [
+        "gemma",
+        "gemma2",
+        "gemma3",
+        "granite",
+        "minicpm",
+        "ministral3",
+        "mistral",
+        "olmo3",
+        "phi3",
+        "qwen2",
+        "qwen3",
+        "smollm3",
+    ] {
+        check(&format!("{family}-tiny-4bit"));
+    }
+}
+
 /// What loading the checkpoint says with `fields` in its config; null takes a field out.
-fn refusal(checkpoint: &str, fields: &Value) -> Error {
+pub(super) fn refusal(checkpoint: &str, fields: &Value) -> Error {
     let source = super::directory().join(checkpoint);
     let directory = tempfile::tempdir().unwrap();
     let mut config: Value = super::read_json(&source.join("config.json"));
@@ -92,7 +136,7 @@ fn a_config_without_a_field_that_its_family_needs_is_refused_by_the_fields_name(
         "rms_norm_eps",
         "max_position_embeddings",
     ];
-    let own: [(&str, &[&str]); 10] = [
+    let own: [(&str, &[&str]); 12] = [
         ("mistral-tiny", &[]),
         ("llama-tiny-dynamic", &[]),
         ("ministral3-tiny", &["rope_parameters", "sliding_window"]),
@@ -113,6 +157,29 @@ fn a_config_without_a_field_that_its_family_needs_is_refused_by_the_fields_name(
         ),
         ("minicpm-tiny", &["num_key_value_heads", "dim_model_base", "scale_depth", "scale_emb"]),
         ("olmo3-tiny", &["rope_theta", "sliding_window"]),
+        (
+            "glm4-tiny",
+            &[
+                "num_key_value_heads",
+                "head_dim",
+                "rope_theta",
+                "attention_bias",
+                "partial_rotary_factor",
+            ],
+        ),
+        (
+            "minicpm3-tiny",
+            &[
+                "q_lora_rank",
+                "kv_lora_rank",
+                "qk_nope_head_dim",
+                "qk_rope_head_dim",
+                "dim_model_base",
+                "scale_depth",
+                "scale_emb",
+                "rope_scaling",
+            ],
+        ),
     ];
     for (checkpoint, own) in own {
         for field in shared.iter().chain(own) {
@@ -137,6 +204,12 @@ fn configs_that_ask_for_what_is_not_proven_are_refused_by_name() {
         ("mistral-tiny", json!({ "model_type": "qwen2", "rope_scaling": null }), "q_proj.bias"),
         ("granite-tiny", json!({ "num_attention_heads": 5, "num_key_value_heads": 5 }), "5 heads"),
         ("olmo3-tiny", json!({ "num_key_value_heads": 1 }), "k_norm"),
+        ("glm4-tiny", json!({ "partial_rotary_factor": 1.5 }), "partial_rotary_factor"),
+        ("glm4-tiny", json!({ "rope_scaling": { "type": "yarn" } }), "yarn"),
+        ("glm4-tiny-4bit", json!({ "attention_bias": true }), "q_proj.bias"),
+        ("minicpm3-tiny", json!({ "rope_scaling": { "type": "linear" } }), "linear"),
+        ("minicpm3-tiny", json!({ "rope_scaling": { "type": "longrope" } }), "long_factor"),
+        ("minicpm3-tiny", json!({ "kv_lora_rank": 8 }), "kv_a_layernorm"),
     ];
     for (checkpoint, fields, named) in cases {
         let error = refusal(checkpoint, &fields);

@@ -38,6 +38,21 @@ fn llama_quantized_per_layer_equals_mlx_lm_bit_for_bit() {
     check("llama-tiny-4bit", "", Dtype::Bfloat16, Tolerance::Bits);
 }
 
+/// Embedding, head and layers in every width that MLX packs, in mixtures, and layers left dense.
+#[test]
+fn llama_in_every_affine_width_equals_mlx_lm_bit_for_bit() {
+    for bits in [2, 3, 5, 6, 8] {
+        check(&format!("llama-tiny-{bits}bit"), "", Dtype::Bfloat16, Tolerance::Bits);
+    }
+}
+
+#[test]
+fn llama_in_every_floating_point_mode_equals_mlx_lm_bit_for_bit() {
+    for mode in ["mxfp4", "mxfp8", "nvfp4"] {
+        check(&format!("llama-tiny-{mode}"), "", Dtype::Bfloat16, Tolerance::Bits);
+    }
+}
+
 #[test]
 fn llama_with_sliding_layers_equals_mlx_lm_bit_for_bit_across_the_window() {
     check("llama-tiny-sliding", "", Dtype::Bfloat16, Tolerance::Bits);

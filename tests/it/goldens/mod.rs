@@ -1,9 +1,17 @@
 //! What mlx-lm 0.32.2 makes of the same weights, held bit for bit (goldens/README.md has the
 //! formats; `cargo xtask goldens` writes them).
 
+mod continuation;
+mod continued;
 mod dense;
+mod diffusion;
+mod embeddings;
 mod gemma;
+mod gemma4;
+mod glm;
 mod llama;
+mod mixture;
+mod qwen3_5;
 mod replay;
 mod rotating;
 mod sampling;
@@ -12,8 +20,18 @@ mod smollm2;
 use std::path::{Path, PathBuf};
 
 /// The fixtures made on this kind of machine.
-fn directory() -> PathBuf {
+pub(crate) fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../goldens/linux-x86_64-cpu")
+}
+
+/// The tiny checkpoints among them, by name.
+pub(crate) fn checkpoints() -> Vec<String> {
+    let entries = std::fs::read_dir(directory()).unwrap().map(|entry| entry.unwrap());
+    let held = entries.filter(|entry| entry.path().join("model.safetensors").is_file());
+    let mut names: Vec<String> =
+        held.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
 }
 
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> T {

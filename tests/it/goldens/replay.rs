@@ -19,28 +19,28 @@ use slipstream_tests::client::Client;
 use slipstream_tests::script;
 
 #[derive(Deserialize)]
-struct Golden {
-    cases: Vec<Case>,
+pub(super) struct Golden {
+    pub(super) cases: Vec<Case>,
 }
 
 #[derive(Deserialize)]
-struct Case {
-    name: String,
+pub(super) struct Case {
+    pub(super) name: String,
     lane: String,
     prefill_chunk_tokens: usize,
     /// `bits`, `group_size` and `start_tokens` of all layers, or what kv_config.json would say.
     #[serde(default)]
     kv: Value,
-    rows: Vec<GoldenRow>,
+    pub(super) rows: Vec<GoldenRow>,
 }
 
 #[derive(Deserialize)]
-struct GoldenRow {
-    prompt: Vec<u32>,
+pub(super) struct GoldenRow {
+    pub(super) prompt: Vec<u32>,
     max_tokens: usize,
     stop_tokens: Vec<u32>,
     start: Option<Start>,
-    tokens: Vec<u32>,
+    pub(super) tokens: Vec<u32>,
     finish: String,
 }
 
@@ -177,7 +177,7 @@ fn check_end(place: &str, row: &GoldenRow, client: &Client) {
     assert_eq!(stopped, row.finish == "stop", "{place}");
 }
 
-fn stored(tensors: &SafeTensors<'_>, name: &str) -> Vec<Vec<f32>> {
+pub(super) fn stored(tensors: &SafeTensors<'_>, name: &str) -> Vec<Vec<f32>> {
     let view = tensors.tensor(name).unwrap_or_else(|error| panic!("{name}: {error}"));
     let data = view.data();
     let values: Vec<f32> = match view.dtype() {
@@ -196,7 +196,7 @@ fn halves(data: &[u8]) -> impl Iterator<Item = u16> + '_ {
     data.as_chunks::<2>().0.iter().map(|half| u16::from_le_bytes(*half))
 }
 
-fn compare(got: &[f32], wanted: &[f32], tolerance: Tolerance, place: &str) {
+pub(super) fn compare(got: &[f32], wanted: &[f32], tolerance: Tolerance, place: &str) {
     assert_eq!(got.len(), wanted.len(), "{place}");
     for (token, (got, wanted)) in got.iter().zip(wanted).enumerate() {
         let near = match tolerance {

@@ -6,7 +6,7 @@ use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
 use slipstream_engine::mlx::{Array, Device, Dtype, ops};
 use slipstream_engine::model::{self, LoadOptions};
-use slipstream_engine::sampling::{Penalty, SamplingParams, TokenLogprobs, Xtc, filter};
+use slipstream_engine::sampling::{Filters, Penalty, SamplingParams, TokenLogprobs, Xtc};
 use slipstream_engine::scheduler::{Board, Lane, MlxExecutor, RowSpec, Scheduler};
 use slipstream_tests::client::{Client, serve_all};
 use slipstream_tests::script;
@@ -91,7 +91,7 @@ fn top_p_min_p_xtc_and_top_k_keep_what_mlx_lm_keeps() {
             },
             ..SamplingParams::default()
         };
-        let kept = ops::read_f32(&filter(&input, &params, 0.99).unwrap()).unwrap();
+        let kept = ops::read_f32(&Filters::new(&params, 0.99).keep(&input).unwrap()).unwrap();
         assert_eq!(&kept, expected, "{case:?}");
     }
 }

@@ -4,6 +4,8 @@ mod admission;
 mod agents;
 mod bad_models;
 mod command_line;
+mod dialects;
 mod ends;
 mod kv_schemes;
+mod sampling;
 mod structure;

@@ -31,8 +31,8 @@ async fn fields_of_both_apis_are_held_to_their_types_and_ranges() {
     let server = server().await;
     for (field, value, words) in [
         ("temperature", json!("hot"), "must be a number, got the string `hot`"),
-        ("temperature", json!(-0.1), "must be at least 0, got -0.1"),
-        ("temperature", json!(1e300), "at least 0"),
+        ("temperature", json!(-0.1), "must be between 0 and 2, got -0.1"),
+        ("temperature", json!(1e300), "between 0 and 2"),
         ("top_p", json!(1.01), "must be between 0 and 1, got 1.01"),
         ("top_p", json!(-1), "between 0 and 1"),
         ("top_p", json!([1]), "got an array"),
@@ -56,6 +56,31 @@ async fn fields_of_both_apis_are_held_to_their_types_and_ranges() {
         ("stop", json!("x".repeat(limits::STOP_STRING_BYTES_MAX + 1)), "1025 bytes"),
         ("frequency_penalty", json!(3), "between -2 and 2"),
         ("presence_penalty", json!("x"), "must be a number"),
+        ("presence_penalty", json!(-2.5), "between -2 and 2, got -2.5"),
+        ("repetition_penalty", json!(-1), "must be at least 0, got -1"),
+        ("repetition_penalty", json!(1e200), "at least 0"),
+        ("repetition_context_size", json!(-1), "must be at least 0, got -1"),
+        ("presence_context_size", json!(2.5), "must be an integer, got 2.5"),
+        ("frequency_context_size", json!("all"), "must be an integer"),
+        ("xtc_probability", json!(1.5), "between 0 and 1, got 1.5"),
+        ("xtc_threshold", json!(-0.5), "between 0 and 1"),
+        ("xtc_threshold", json!(true), "must be a number, got true"),
+        ("logit_bias", json!([5, 1]), "must be an object, got an array"),
+        ("logit_bias", json!({"five": 1}), "token ids as keys, got `five`"),
+        ("logit_bias", json!({"-1": 1}), "token ids as keys, got `-1`"),
+        ("logit_bias", json!({"": 1}), "token ids as keys, got ``"),
+        (
+            "logit_bias",
+            json!({"258": 1}),
+            "names token 258, and the model's vocabulary ends at 257",
+        ),
+        ("logit_bias", json!({"4294967295": -100}), "names token 4294967295"),
+        ("logit_bias", json!({"0".repeat(70_000): 1}), "token ids as keys"),
+        ("top_logprobs", json!(21), "must be between -1 and 20, got 21"),
+        ("top_logprobs", json!(true), "must be an integer"),
+        ("num_draft_tokens", json!(-1), "at least 0"),
+        ("user", json!(7), "must be a string, got 7"),
+        ("metadata", json!("x"), "must be an object"),
         ("model", json!(7), "must be a string, got 7"),
     ] {
         for (path, body) in [
@@ -79,20 +104,17 @@ async fn known_fields_that_ask_for_what_we_lack_are_refused_by_name() {
         (CHAT, "functions", tool),
         (CHAT, "tool_choice", json!("required")),
         (CHAT, "tool_choice", json!({"type": "function"})),
+        (CHAT, "adapters", json!("lora")),
+        (CHAT, "draft_model", json!("small")),
+        (CHAT, "role_mapping", json!({"user": "U: "})),
         (CHAT, "guided_whitespace_pattern", json!(" ")),
-        (CHAT, "logprobs", json!(true)),
-        (CHAT, "top_logprobs", json!(3)),
-        (CHAT, "logit_bias", json!({"5": 1})),
-        (CHAT, "frequency_penalty", json!(0.5)),
-        (CHAT, "presence_penalty", json!(-0.5)),
-        (CHAT, "repetition_penalty", json!(1.1)),
         (CHAT, "audio", json!({"voice": "x"})),
         (CHAT, "modalities", json!(["text", "audio"])),
         (COMPLETIONS, "n", json!(2)),
         (COMPLETIONS, "best_of", json!(2)),
         (COMPLETIONS, "echo", json!(true)),
         (COMPLETIONS, "suffix", json!("end")),
-        (COMPLETIONS, "logprobs", json!(0)),
+        (COMPLETIONS, "draft_model", json!("small")),
         (COMPLETIONS, "prompt", json!(["a", "b"])),
         (COMPLETIONS, "prompt", json!([[1], [2]])),
     ] {
@@ -100,6 +122,30 @@ async fn known_fields_that_ask_for_what_we_lack_are_refused_by_name() {
         let answer = server.client.post(path, &body).await;
         check(&answer, 400, "unsupported", Some(field), field, &body.to_string());
     }
+}
+
+#[tokio::test]
+async fn a_field_inside_another_is_named_by_its_path_and_fields_that_differ_by_api_are_told_apart()
+{
+    let server = server().await;
+    for (path, fields, param, words) in [
+        (CHAT, json!({"logit_bias": {"5": "up"}}), "logit_bias.5", "must be a number"),
+        (CHAT, json!({"logit_bias": {"5": null}}), "logit_bias.5", "must be a number, got null"),
+        (CHAT, json!({"logit_bias": {"5": 101}}), "logit_bias.5", "between -100 and 100, got 101"),
+        (CHAT, json!({"metadata": {"a": 1}}), "metadata.a", "must be a string, got 1"),
+        (CHAT, json!({"logprobs": 3}), "logprobs", "must be a boolean, got 3"),
+        (CHAT, json!({"logprobs": false, "top_logprobs": 2}), "top_logprobs", "`logprobs` is true"),
+        (COMPLETIONS, json!({"logprobs": 2, "top_logprobs": "x"}), "top_logprobs", "an integer"),
+        (COMPLETIONS, json!({"logprobs": 21}), "logprobs", "between 0 and 20, got 21"),
+        (COMPLETIONS, json!({"logprobs": -1}), "logprobs", "between 0 and 20"),
+        (COMPLETIONS, json!({"logprobs": 1.5}), "logprobs", "must be an integer, got 1.5"),
+        (COMPLETIONS, json!({"logprobs": "all"}), "logprobs", "an integer or a boolean"),
+    ] {
+        let body = merged(chat("hi", json!({"prompt": "hi"})), fields);
+        let answer = server.client.post(path, &body).await;
+        check(&answer, 400, "invalid_request", Some(param), words, &body.to_string());
+    }
+    assert!(server.rows.specs().is_empty());
 }
 
 #[tokio::test]
@@ -187,9 +233,27 @@ async fn a_model_that_is_not_served_is_not_found_and_the_served_one_is_named() {
 }
 
 #[tokio::test]
+async fn a_route_answers_its_own_methods_and_no_other() {
+    let server = server().await;
+    let routes = crate::api::routes();
+    let methods = |path: &str| -> Vec<&str> {
+        routes.iter().filter(|route| route.path == path).map(|route| route.method).collect()
+    };
+    for route in &routes {
+        let path = route.path.replace("{*id}", "nothing").replace("{id}", "nothing");
+        let own = methods(route.path);
+        // Streams of statistics do not end.
+        for method in ["POST", "DELETE", "PUT"] {
+            let answer = server.client.ask(method, &path, "", "").await;
+            assert_eq!(answer.status == 405, !own.contains(&method), "{method} {path}: {answer:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn unknown_paths_and_methods_get_the_error_object_too() {
     let server = server().await;
-    for path in ["/", "/v1", "/v1/chat", "/v1/embeddings", "/..%2f..%2fetc/passwd"] {
+    for path in ["/", "/v1", "/v1/chat", "/v1/embedding", "/..%2f..%2fetc/passwd"] {
         check(&server.client.get(path).await, 404, "not_found", None, "path", path);
     }
     for (method, path) in [("GET", CHAT), ("DELETE", COMPLETIONS), ("POST", "/health")] {

@@ -26,11 +26,38 @@ impl Answer {
         fields.find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
+    /// Its server-sent events, comments left out.
+    pub(super) fn events(&self) -> Vec<SentEvent> {
+        assert_eq!(self.header("content-type"), Some("text/event-stream"), "{self:?}");
+        assert!(self.body.ends_with("\n\n"), "the last event is torn: {self:?}");
+        let blocks = self.body.split_terminator("\n\n").filter(|block| !block.starts_with(':'));
+        blocks.map(SentEvent::read).collect()
+    }
+
     /// The data of its server-sent events.
     pub(super) fn frames(&self) -> Vec<String> {
         assert_eq!(self.header("content-type"), Some("text/event-stream"), "{self:?}");
         let events = self.body.split_terminator("\n\n").filter(|event| !event.starts_with(':'));
         events.map(|event| event.strip_prefix("data: ").expect(event).to_owned()).collect()
+    }
+}
+
+/// One server-sent event.
+#[derive(Debug, Clone)]
+pub(super) struct SentEvent {
+    pub(super) name: Option<String>,
+    pub(super) data: String,
+}
+
+impl SentEvent {
+    fn read(block: &str) -> Self {
+        let (name, data) = match block.split_once('\n') {
+            Some((name, data)) => {
+                (Some(name.strip_prefix("event: ").expect(block).to_owned()), data)
+            }
+            None => (None, block),
+        };
+        Self { name, data: data.strip_prefix("data: ").expect(block).to_owned() }
     }
 }
 
@@ -54,6 +81,28 @@ impl Client {
         let mut stream = self.open(method, path, headers, body).await;
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).await.unwrap();
+        answer(&bytes)
+    }
+
+    /// The same with any body; the server may answer and hang up before it has read all of it.
+    pub(super) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &[u8],
+    ) -> Answer {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {length}\r\n\
+             Connection: close\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let (mut reads, mut writes) = stream.split();
+        let mut bytes = Vec::new();
+        let (_, read) = tokio::join!(writes.write_all(body), reads.read_to_end(&mut bytes));
+        read.unwrap();
         answer(&bytes)
     }
 

@@ -4,10 +4,20 @@ mod access;
 mod admission;
 mod bad_input;
 mod client;
+mod embeddings;
+mod endings;
+mod identity;
 mod lifecycle;
+mod malformed;
+mod metrics;
+mod openapi;
 mod replies;
+mod responses;
+mod silence;
+mod sockets;
 mod status;
 mod structure;
+mod tokens;
 
 use std::sync::Arc;
 
@@ -17,12 +27,16 @@ use tokio::task::JoinHandle;
 
 use self::client::Client;
 use super::{bind, serve};
+use crate::clock::Clock;
 use crate::config::{SchedulerConfig, ServeConfig};
 use crate::error::Result;
+use crate::gateway::Engine;
 use crate::gateway::script::{self, ScriptedRows};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
+const RESPONSES: &str = "/v1/responses";
+const MESSAGES: &str = "/v1/messages";
 
 /// A running server; dropping it shuts it down.
 struct Server {
@@ -46,9 +60,22 @@ impl Server {
         config: ServeConfig,
         scheduler: SchedulerConfig,
     ) -> Self {
+        Self::start_at(rows, config, scheduler, Clock::monotonic()).await
+    }
+
+    async fn start_at(
+        rows: Arc<ScriptedRows>,
+        config: ServeConfig,
+        scheduler: SchedulerConfig,
+        clock: Clock,
+    ) -> Self {
+        let engine = script::engine_at(Arc::clone(&rows), scheduler, clock);
+        Self::start_engine(rows, engine, config).await
+    }
+
+    async fn start_engine(rows: Arc<ScriptedRows>, engine: Engine, config: ServeConfig) -> Self {
         let listener = bind("127.0.0.1", 0).await.unwrap();
         let client = Client { address: listener.local_addr().unwrap() };
-        let engine = script::engine_with(Arc::clone(&rows), scheduler);
         let (shutdown, asked) = oneshot::channel();
         let task = tokio::spawn(async move {
             serve(listener, engine, &config, async { drop(asked.await) }).await
@@ -59,6 +86,20 @@ impl Server {
     /// Asks it to shut down, as a signal would.
     fn shut_down(&mut self) {
         drop(self.shutdown.take());
+    }
+}
+
+/// A body that the route at `path` takes, and no more than it needs.
+fn whole_body(path: &str) -> Value {
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    match path {
+        CHAT => json!({"messages": messages}),
+        COMPLETIONS | "/v1/tokenize" => json!({"prompt": "hi"}),
+        RESPONSES | "/v1/embeddings" => json!({"input": "hi"}),
+        MESSAGES => json!({"model": "default", "max_tokens": 9, "messages": messages}),
+        "/v1/messages/count_tokens" => json!({"model": "default", "messages": messages}),
+        "/v1/detokenize" => json!({"tokens": [7]}),
+        other => panic!("{other} takes no body"),
     }
 }
 

@@ -8,15 +8,31 @@ use super::*;
 use crate::api::tests::client::Answer;
 use crate::error::{Code, Error};
 use crate::gateway::script::{Step, says};
-use crate::sampling::SamplingParams;
+use crate::sampling::{PENALTY_CONTEXT_TOKENS_DEFAULT, Penalty, SamplingParams, Xtc};
 
 /// What a client gets of an answer, however it is told.
 #[derive(Debug, PartialEq)]
 struct Told {
     text: String,
+    /// Null when nothing is told of the tokens.
+    logprobs: Value,
     finish_reason: Value,
     usage: Value,
     timings: Value,
+}
+
+/// The lists of `more`, which is null or has the names of `all`, at the end of those of `all`.
+fn append_logprobs(all: &mut Value, more: &Value) {
+    for (name, list) in more.as_object().into_iter().flatten() {
+        match list.as_array() {
+            Some(list) if list.is_empty() => {}
+            Some(list) => {
+                let known = all.as_object_mut().unwrap().entry(name).or_insert(json!([]));
+                known.as_array_mut().unwrap().extend(list.iter().cloned());
+            }
+            None => assert_eq!((name.as_str(), list), ("refusal", &Value::Null)),
+        }
+    }
 }
 
 /// What the timings say apart from times that were taken here.
@@ -36,8 +52,11 @@ fn told_whole(answer: &Answer) -> Told {
     let body = answer.json();
     let choice = &body["choices"][0];
     let text = choice.pointer("/message/content").or_else(|| choice.get("text")).unwrap();
+    let mut logprobs = json!({});
+    append_logprobs(&mut logprobs, &choice["logprobs"]);
     Told {
         text: text.as_str().unwrap().to_owned(),
+        logprobs,
         finish_reason: choice["finish_reason"].clone(),
         usage: body["usage"].clone(),
         timings: settled(&body["timings"]),
@@ -65,8 +84,13 @@ fn told_in_frames(answer: &Answer, is_chat: bool) -> Told {
         choice.pointer("/delta/content").or_else(|| choice.get("text"))?.as_str()
     });
     assert!(usage.len() <= 1, "{usage:?}");
+    let mut logprobs = json!({});
+    for chunk in &choices {
+        append_logprobs(&mut logprobs, &chunk["choices"][0]["logprobs"]);
+    }
     Told {
         text: text.collect(),
+        logprobs,
         finish_reason: last["choices"][0]["finish_reason"].clone(),
         usage: usage.first().map_or(Value::Null, |chunk| chunk["usage"].clone()),
         timings: usage.first().map_or(Value::Null, |chunk| settled(&chunk["timings"])),
@@ -82,10 +106,14 @@ async fn a_stream_tells_what_the_whole_answer_tells() {
         let count = random.random_range(0..30);
         let steps: Vec<Step> =
             (0..count).map(|_| Step::Token(ids[random.random_range(0..ids.len())])).collect();
-        let fields = json!({
+        let mut fields = json!({
             "max_tokens": random.random_range(1..40),
             "stop": if random.random() { json!(["ab", "cda"]) } else { Value::Null },
+            "logprobs": random.random_bool(0.7),
         });
+        if fields["logprobs"] == true {
+            fields["top_logprobs"] = json!(random.random_range(-1..3));
+        }
         let streaming = merged(
             fields.clone(),
             json!({"stream": true, "stream_options": {"include_usage": true}}),
@@ -97,12 +125,62 @@ async fn a_stream_tells_what_the_whole_answer_tells() {
             };
             let whole = server.client.post(path, &body(fields.clone())).await;
             let streamed = server.client.post(path, &body(streaming.clone())).await;
-            assert_eq!(
-                told_in_frames(&streamed, is_chat),
-                told_whole(&whole),
-                "seed {seed}, {fields}"
-            );
+            let told = told_whole(&whole);
+            assert_eq!(told_in_frames(&streamed, is_chat), told, "seed {seed}, {fields}");
+            let of_whole = &whole.json()["choices"][0]["logprobs"];
+            assert_eq!(of_whole.is_null(), fields["logprobs"] == false, "seed {seed}, {fields}");
+            if fields["logprobs"] == true && !told.text.is_empty() {
+                assert!(!told.logprobs.as_object().unwrap().is_empty(), "seed {seed}: {told:?}");
+            }
         }
+    }
+}
+
+#[tokio::test]
+async fn log_probabilities_have_the_shape_of_their_api() {
+    let server = Server::start(ScriptedRows::new(|_| says("a\u{e9}b STOP"))).await;
+    let stop = json!({"stop": "bb", "max_tokens": 4});
+    let asked = |fields| merged(stop.clone(), fields);
+    let whole = server
+        .client
+        .post(CHAT, &chat("hi", asked(json!({"logprobs": true, "top_logprobs": 2}))))
+        .await;
+    let content = &whole.json()["choices"][0]["logprobs"]["content"];
+    let bytes: Vec<u64> = content
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|entry| entry["bytes"].as_array().unwrap())
+        .map(|byte| byte.as_u64().unwrap())
+        .collect();
+    assert_eq!(bytes, [97, 195, 169, 98]);
+    assert_eq!((&content[0]["token"], &content[1]["token"]), (&json!("a"), &json!("\\xc3")));
+    assert_eq!((&content[0]["logprob"], &content[3]["logprob"]), (&json!(-0.5), &json!(-2.0)));
+    assert_eq!(content[2]["top_logprobs"].as_array().unwrap().len(), 2);
+
+    let one =
+        server.client.post(COMPLETIONS, &completion("hi", asked(json!({"logprobs": 1})))).await;
+    let one = &one.json()["choices"][0]["logprobs"];
+    assert_eq!(one["tokens"], json!(["a", "bytes:\\xc3", "bytes:\\xa9", "b"]));
+    assert_eq!(one["token_logprobs"], json!([-0.5, -1.0, -1.5, -2.0]));
+    assert_eq!(one["text_offset"], json!([0, 1, 1, 2]));
+    assert_eq!(one["top_logprobs"][3], json!({"b": -2.0}));
+
+    // The chosen ones alone, in each way to say so; and nothing, in each way.
+    for (path, fields, told) in [
+        (CHAT, json!({"logprobs": true}), true),
+        (CHAT, json!({"logprobs": true, "top_logprobs": 0}), true),
+        (CHAT, json!({"top_logprobs": 1}), true),
+        (COMPLETIONS, json!({"logprobs": 0}), true),
+        (COMPLETIONS, json!({"logprobs": true}), true),
+        (CHAT, json!({"logprobs": false, "top_logprobs": -1}), false),
+        (CHAT, json!({"top_logprobs": 0}), false),
+        (COMPLETIONS, json!({"logprobs": null}), false),
+        (COMPLETIONS, json!({"logprobs": false}), false),
+    ] {
+        let body = merged(chat("hi", json!({"prompt": "hi"})), fields);
+        let answer = server.client.post(path, &body).await.json();
+        assert_eq!(answer["choices"][0]["logprobs"].is_object(), told, "{body}");
     }
 }
 
@@ -240,22 +318,36 @@ async fn every_parameter_reaches_the_row() {
     let server = Server::start(ScriptedRows::new(|_| says("x"))).await;
     let fields = json!({
         "temperature": 0.5, "top_p": 0.25, "min_p": 0.125, "top_k": 7, "seed": -1,
+        "xtc_probability": 1, "xtc_threshold": 0.75, "repetition_penalty": 1.5,
+        "repetition_context_size": 0, "presence_penalty": -2, "presence_context_size": 9,
+        "frequency_penalty": 2, "logit_bias": {"12": 1, "3": -100}, "top_logprobs": 20,
         "max_tokens": 9, "max_completion_tokens": 11, "stop": null, "n": 1, "user": "someone",
-        "frequency_penalty": 0, "tools": [], "response_format": {"type": "text"}, "logprobs": false,
-        "logit_bias": {}, "tool_choice": "auto", "nobody_knows_this": {"deep": [1]},
+        "metadata": {"run": "7"}, "num_draft_tokens": 3, "draft_model": "default_model",
+        "adapters": null, "tools": [], "response_format": {"type": "text"}, "logprobs": true,
+        "tool_choice": "auto", "nobody_knows_this": {"deep": [1]}, "model": "default_model",
     });
-    let answer = server.client.post(CHAT, &chat("hi", fields)).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
-    let spec = &server.rows.specs()[0];
-    let sampling = SamplingParams {
-        temperature: 0.5,
-        top_p: 0.25,
-        min_p: 0.125,
-        top_k: 7,
-        seed: Some(u64::MAX),
-        ..SamplingParams::default()
-    };
-    assert_eq!((&spec.sampling, spec.max_tokens), (&sampling, 11));
+    for (path, body) in
+        [(CHAT, chat("hi", fields.clone())), (COMPLETIONS, completion("hi", fields))]
+    {
+        let answer = server.client.post(path, &body).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let spec = server.rows.specs().pop().unwrap();
+        let exempt = spec.sampling.xtc.exempt.clone();
+        let sampling = SamplingParams {
+            temperature: 0.5,
+            top_p: 0.25,
+            min_p: 0.125,
+            top_k: 7,
+            seed: Some(u64::MAX),
+            xtc: Xtc { probability: 1.0, threshold: 0.75, exempt },
+            logit_bias: [(3, -100.0), (12, 1.0)].into(),
+            repetition: Penalty { amount: 1.5, context_tokens: 0 },
+            presence: Penalty { amount: -2.0, context_tokens: 9 },
+            frequency: Penalty { amount: 2.0, context_tokens: PENALTY_CONTEXT_TOKENS_DEFAULT },
+            logprobs: Some(20),
+        };
+        assert_eq!((&spec.sampling, spec.max_tokens), (&sampling, 11));
+    }
 }
 
 #[tokio::test]

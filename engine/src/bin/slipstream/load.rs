@@ -11,8 +11,8 @@ use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::gateway::{ModelCapabilities, ModelCard, RowThread};
 use slipstream_engine::mlx::thread::RebuildPause;
 use slipstream_engine::mlx::{BackEnd, Device, Dtype, ReadProgress, fused};
-use slipstream_engine::model::{self, LoadOptions, Loaded};
-use slipstream_engine::sampling::SamplingParams;
+use slipstream_engine::model::{self, Decoding, LoadOptions, Loaded};
+use slipstream_engine::sampling::{SamplingOverrides, SamplingParams};
 use slipstream_engine::scheduler::MlxExecutor;
 use tracing::{info, warn};
 
@@ -55,6 +55,8 @@ pub(crate) struct Serving {
     pub(crate) scheduler: SchedulerConfig,
     pub(crate) kv_budget: KvBudget,
     pub(crate) max_tokens_default: usize,
+    /// What the flags say of sampling.
+    pub(crate) sampling: SamplingOverrides,
 }
 
 /// A model that runs rows.
@@ -99,6 +101,7 @@ impl ModelArguments {
         let options = LoadOptions { dtype: self.dtype.dtype(), back_end };
         let loaded = model::load_with_progress(&self.model, options, &mut quarters())?;
         let scheme = self.kv.scheme(&self.model, &loaded)?;
+        check_blocks(&loaded, &scheme)?;
         if back_end != BackEnd::Cpu && !levers.no_compile {
             fuse_gates(loaded.dtype);
         }
@@ -112,7 +115,7 @@ impl ModelArguments {
         let build = move || {
             let device = Device::select()?;
             let (loaded, scheme) = arguments.load(device.back_end(), serving.scheduler.levers)?;
-            let card = arguments.describe(&loaded, &scheme, device.back_end(), &serving);
+            let card = arguments.describe(&loaded, &scheme, device.back_end(), &serving)?;
             let config = serving.on(device, &loaded, &card)?;
             let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes);
             // A rebuild after a failure loads the same files: what was learned first stays true.
@@ -132,9 +135,10 @@ impl ModelArguments {
         scheme: &KvScheme,
         back_end: BackEnd,
         serving: &Serving,
-    ) -> ModelCard {
+    ) -> Result<ModelCard> {
         let model_reason = loaded.serial_because.clone();
-        ModelCard {
+        let of_model = SamplingOverrides::of_model(&self.model)?;
+        Ok(ModelCard {
             id: self.id(),
             context_tokens: loaded.context_tokens,
             vocab_size: loaded.vocabulary,
@@ -143,11 +147,13 @@ impl ModelArguments {
             kv_scheme: scheme.name(),
             capabilities: ModelCapabilities {
                 serial_because: model_reason.into_iter().chain(scheme.serial_reason()).collect(),
+                writes_blocks: matches!(loaded.model.decoding(), Decoding::BlockDiffusion(_)),
+                ..ModelCapabilities::default()
             },
-            sampling_defaults: SamplingParams::default(),
+            sampling_defaults: serving.sampling.over(&of_model.over(&SamplingParams::default())),
             max_tokens_default: serving.max_tokens_default,
             kv: loaded.kv_profile(scheme),
-        }
+        })
     }
 }
 
@@ -230,6 +236,20 @@ fn dtype_name(dtype: Dtype) -> &'static str {
         Dtype::Bfloat16 => "bfloat16",
         Dtype::Float16 => "float16",
         _ => "other",
+    }
+}
+
+/// # Errors
+/// `InvalidRequest` for quantized KV caches of a model that writes in blocks: no oracle says what a canvas
+/// makes of them.
+fn check_blocks(loaded: &Loaded, scheme: &KvScheme) -> Result<()> {
+    match (loaded.model.decoding(), scheme) {
+        (Decoding::NextToken, _) | (_, KvScheme::Plain) => Ok(()),
+        (Decoding::BlockDiffusion(_), scheme) => {
+            let (model_type, name) = (loaded.family.model_type, scheme.name());
+            let message = format!("KV caches of a `{model_type}` cannot be quantized as {name}");
+            Err(Error::new(Code::InvalidRequest, message).with_hint("`--kv-quant off`"))
+        }
     }
 }
 

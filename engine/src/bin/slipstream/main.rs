@@ -7,6 +7,7 @@
 mod bench;
 mod import;
 mod load;
+mod sampling;
 mod serve;
 
 use clap::{Parser, Subcommand};

@@ -1,12 +1,15 @@
 //! `slipstream serve`.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use slipstream_engine::api;
 use slipstream_engine::clock::Clock;
-use slipstream_engine::config::{ByteCount, KvBudget, Levers, SchedulerConfig, ServeConfig};
+use slipstream_engine::config::{
+    ApiKey, ByteCount, KeepAlive, KvBudget, Levers, SchedulerConfig, ServeConfig,
+};
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::gateway::{Engine, ModelCard, PLACEMENT_LOG};
 use slipstream_engine::limits;
@@ -17,6 +20,7 @@ use tokio::runtime::Runtime;
 use tracing_subscriber::EnvFilter;
 
 use crate::load::{ModelArguments, Served, Serving};
+use crate::sampling::{SamplingArguments, described};
 
 /// What `slipstream serve` takes.
 #[derive(Debug, clap::Args)]
@@ -59,12 +63,25 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TOKENS", default_value_t = limits::ANSWER_TOKENS_DEFAULT as u32,
           value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: u32,
+    #[command(flatten)]
+    sampling: SamplingArguments,
     /// A name, beyond the loopback ones, that clients may call this server by (repeatable).
     #[arg(long = "allowed-host", value_name = "HOST")]
     allowed_hosts: Vec<String>,
     /// A web origin whose pages may use this server (repeatable).
     #[arg(long = "allowed-origin", value_name = "ORIGIN")]
     allowed_origins: Vec<String>,
+    /// A key that opens the server, and the name of whom it is given to (repeatable). Other users of
+    /// this machine may see it: a file is safer. Needed to listen beyond loopback.
+    #[arg(long = "api-key", value_name = "NAME=KEY")]
+    api_keys: Vec<ApiKey>,
+    /// A file with such keys, one NAME=KEY a line.
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// What a stream sends while its answer is silent: `comment`, `delta` (an event that adds nothing),
+    /// `off`, or `auto`, what each API's clients need. The header x-slipstream-keep-alive wins.
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    keep_alive: KeepAlive,
 }
 
 fn chunk_tokens() -> clap::builder::RangedI64ValueParser<u32> {
@@ -109,6 +126,8 @@ async fn serve(arguments: Arguments, levers: Levers) -> Result<()> {
     let serving = arguments.serving(Device::select()?.back_end(), levers);
     // The port comes first: a model takes seconds to load, a port in use is known at once.
     let listener = api::bind(&arguments.host, arguments.port).await?;
+    let config = arguments.serve_config()?;
+    api::check_exposure(listener.local_addr()?, &config)?;
     let Served { rows, card, scheduler } = arguments.model.start(serving, clock.clone())?;
     let tokenizer = Tokenizer::load(&arguments.model.model)?;
     tokenizer.check_fits(card.vocab_size)?;
@@ -116,7 +135,7 @@ async fn serve(arguments: Arguments, levers: Levers) -> Result<()> {
     let engine =
         Engine::new(card.clone(), tokenizer, rows.clone(), scheduler.clone(), clock.clone());
     print_ready_card(&listener, &card, &scheduler, clock.now())?;
-    let served = api::serve(listener, engine, &arguments.serve_config(), shutdown).await;
+    let served = api::serve(listener, engine, &config, shutdown).await;
     rows.shut_down();
     served
 }
@@ -142,17 +161,22 @@ impl Arguments {
             },
             kv_budget: self.kv_budget,
             max_tokens_default: self.max_tokens as usize,
+            sampling: self.sampling.overrides(),
         }
     }
 
-    fn serve_config(&self) -> ServeConfig {
-        ServeConfig {
+    fn serve_config(&self) -> Result<ServeConfig> {
+        let file = self.api_key_file.as_deref();
+        let filed = file.map(ApiKey::read_file).transpose()?.unwrap_or_default();
+        Ok(ServeConfig {
             host: self.host.clone(),
             port: self.port,
             allowed_hosts: self.allowed_hosts.clone(),
             allowed_origins: self.allowed_origins.clone(),
+            api_keys: self.api_keys.iter().cloned().chain(filed).collect(),
+            keep_alive: self.keep_alive,
             ..ServeConfig::default()
-        }
+        })
     }
 }
 
@@ -211,6 +235,7 @@ fn print_ready_card(
     println!("  prefill    {chunk}");
     println!("  KV scheme  {}", card.kv_scheme);
     println!("  KV budget  {budget}");
+    println!("  sampling   {}", described(&card.sampling_defaults));
     println!(
         "  try        curl -N {url}/chat/completions -H 'Content-Type: application/json' \
          -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"Hello!\"}}], \"stream\": true}}'"

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{ALL_KINDS, Kind, Mask, TRIMMABLE_KINDS, Tokens, Twin, ops};
+use super::{ALL_KINDS, Kind, Mask, TRIMMABLE_KINDS, Tokens, Twin, ops, token_numbers};
 
 #[derive(Debug, Clone)]
 enum Operation {
@@ -28,6 +28,38 @@ fn operation(longest: usize) -> impl Strategy<Value = Operation> {
         1 => (0usize..8).prop_map(Operation::Part),
         1 => (0usize..5).prop_map(Operation::Trim),
     ]
+}
+
+/// Fed in forwards of so many tokens, a lone row shows what the next token would see beside itself, in
+/// order, and is not changed by that.
+fn check_before_next(chunks: &[usize]) {
+    let (mut tokens, kinds) = (Tokens::default(), TRIMMABLE_KINDS);
+    let mut twin = Twin::empty(&kinds);
+    for chunk in chunks {
+        for (index, kind) in kinds.into_iter().enumerate() {
+            let row = &twin.rows[0];
+            let start = match kind {
+                Kind::Full => 0,
+                Kind::Rotating(window) => row.len().saturating_sub(window as usize - 1),
+                Kind::Recurrent | Kind::Latent | Kind::Choosing => {
+                    assert!(twin.set.before_next(index).is_err());
+                    continue;
+                }
+            };
+            let seen = twin.set.before_next(index).unwrap();
+            let seen = seen.map(|seen| token_numbers(seen.arrays().next().unwrap()).remove(0));
+            assert_eq!(seen.unwrap_or_default(), row[start..], "{kind:?} after {chunks:?}");
+        }
+        twin.feed(&tokens.take_for(1, *chunk));
+    }
+}
+
+#[test]
+fn rows_do_not_look_back_together() {
+    let mut tokens = Tokens::default();
+    let mut twin = Twin::solo(&[Kind::Full], &tokens.take(3), 3);
+    twin.join(Twin::solo(&[Kind::Full], &tokens.take(3), 3));
+    assert!(twin.set.before_next(0).unwrap_err().message().contains("2 rows"));
 }
 
 fn survivors(rows: usize, choice: u64) -> Vec<usize> {
@@ -67,6 +99,13 @@ fn play(kinds: &[Kind], first: (usize, usize), operations: &[Operation]) -> Twin
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn a_lone_row_shows_what_the_next_token_would_see(
+        chunks in prop::collection::vec(1usize..12, 1..9),
+    ) {
+        check_before_next(&chunks);
+    }
 
     #[test]
     fn rows_of_every_kind_see_and_keep_their_own_columns_whatever_happens(

@@ -1,21 +1,24 @@
 //! The cache algebra against a naive model: each row is the list of the columns it was fed.
 
 mod algebra;
-mod latent;
 mod refusals;
 mod schemes;
 mod storage;
+mod stubborn;
 
 use super::geometry::Geometry;
-use super::{CacheSet, FullCache, LayerCache, OwnedLayer, RecurrentCache, RotatingCache, Window};
+use super::{
+    CacheSet, FullCache, LatentCache, LatentColumns, LayerCache, OwnedLayer, RecurrentCache,
+    RotatingCache, Window,
+};
 use crate::mlx::ops::{self, Mask};
 use crate::mlx::{Array, Device};
-use latent::Latent;
 
 const HEADS: i32 = 2;
 const DIMENSION: i32 = 3;
 /// Bytes of one token's keys and values.
 const TOKEN_BYTES: u64 = 2 * 4 * (HEADS * DIMENSION) as u64;
+const CHOOSING_TOKEN_BYTES: u64 = 3 * 4 * (HEADS * DIMENSION) as u64;
 /// Tokens whose numbers a recurrent layer remembers.
 const TAIL: usize = 3;
 const STATE_BYTES: u64 = 4 * (TAIL as u64 + 1);
@@ -26,12 +29,22 @@ enum Kind {
     Full,
     Rotating(i32),
     Recurrent,
-    Owned,
+    /// Latents and turned keys.
+    Latent,
+    /// And the keys that columns are chosen by.
+    Choosing,
 }
 
-const ALL_KINDS: [Kind; 5] =
-    [Kind::Full, Kind::Rotating(3), Kind::Rotating(5), Kind::Recurrent, Kind::Owned];
-const TRIMMABLE_KINDS: [Kind; 4] = [Kind::Full, Kind::Rotating(4), Kind::Rotating(9), Kind::Owned];
+const ALL_KINDS: [Kind; 6] = [
+    Kind::Full,
+    Kind::Rotating(3),
+    Kind::Rotating(5),
+    Kind::Recurrent,
+    Kind::Latent,
+    Kind::Choosing,
+];
+const TRIMMABLE_KINDS: [Kind; 5] =
+    [Kind::Full, Kind::Rotating(4), Kind::Rotating(9), Kind::Latent, Kind::Choosing];
 
 /// A batch and, per row, the numbers of the tokens it was fed.
 struct Twin {
@@ -49,7 +62,10 @@ impl Twin {
                 LayerCache::Rotating(RotatingCache::new(Window::new(*tokens, 0).unwrap()))
             }
             Kind::Recurrent => LayerCache::Recurrent(RecurrentCache::new(2, STATE_BYTES)),
-            Kind::Owned => LayerCache::Owned(OwnedLayer::new(Latent::default())),
+            Kind::Latent => LayerCache::Owned(OwnedLayer::new(LatentCache::new(TOKEN_BYTES))),
+            Kind::Choosing => {
+                LayerCache::Owned(OwnedLayer::new(LatentCache::new(CHOOSING_TOKEN_BYTES)))
+            }
         });
         let set = CacheSet::solo(layers.collect());
         Self { set, rows: vec![Vec::new()], kinds: kinds.to_vec() }
@@ -82,8 +98,19 @@ impl Twin {
                     self.check_seen(kind, arrays[0], &mask, count);
                 }
                 Kind::Recurrent => self.recur(index, tokens),
-                Kind::Owned => {
-                    self.set.owned::<Latent>(index).unwrap().append(&as_columns(tokens));
+                Kind::Latent | Kind::Choosing => {
+                    let keys = as_columns(tokens);
+                    let index_keys = (kind == Kind::Choosing).then(|| twice(&keys));
+                    let new =
+                        LatentColumns::plain(keys.clone(), keys.negative().unwrap(), index_keys);
+                    let cache: &mut LatentCache = self.set.owned(index).unwrap();
+                    let seen = cache.update(&new).unwrap();
+                    let latents = seen.latents.as_plain().unwrap();
+                    self.check_seen(kind, latents, &positions.full_mask, count);
+                    if let Some(index_keys) = &seen.index_keys {
+                        let index_keys = ops::read_f32(index_keys.as_plain().unwrap()).unwrap();
+                        assert_eq!(index_keys, ops::read_f32(&twice(latents)).unwrap());
+                    }
                 }
             }
         }
@@ -99,7 +126,7 @@ impl Twin {
                 let stop = tokens.len() - count + query + 1;
                 let start = match kind {
                     Kind::Rotating(window) => stop.saturating_sub(window as usize),
-                    Kind::Full | Kind::Recurrent | Kind::Owned => 0,
+                    Kind::Full | Kind::Recurrent | Kind::Latent | Kind::Choosing => 0,
                 };
                 let seen = columns.iter().zip(visible).filter(|(_, visible)| **visible);
                 let mut seen: Vec<f32> = seen.map(|(column, _)| *column).collect();
@@ -176,8 +203,9 @@ impl Twin {
         tokens: &[f32],
         arrays: &mut impl Iterator<Item = &'a Array>,
     ) {
-        let mut next = || arrays.next().expect("a layer has two arrays");
+        let mut next = || arrays.next().expect("a layer has two arrays, or three");
         let (first, second) = (next(), next());
+        let third = (kind == Kind::Choosing).then(&mut next);
         if kind == Kind::Recurrent {
             assert_eq!(ops::read_f32(first).unwrap(), [tokens.iter().sum::<f32>()]);
             let padded = [&[0.0; TAIL], tokens].concat();
@@ -187,7 +215,7 @@ impl Twin {
         let columns = first.dim(2) as usize;
         match kind {
             Kind::Rotating(window) => assert!(columns >= tokens.len().min(window as usize)),
-            Kind::Full | Kind::Recurrent | Kind::Owned => assert_eq!(columns, tokens.len()),
+            _ => assert_eq!(columns, tokens.len()),
         }
         let held = as_columns(&[tokens[tokens.len() - columns..].to_vec()]);
         assert_eq!(first.shape(), held.shape(), "{kind:?}");
@@ -195,7 +223,14 @@ impl Twin {
         let values: Vec<f32> = keys.iter().map(|key| -key).collect();
         assert_eq!(ops::read_f32(first).unwrap(), keys, "{kind:?}");
         assert_eq!(ops::read_f32(second).unwrap(), values, "{kind:?}");
+        if let Some(third) = third {
+            assert_eq!(ops::read_f32(third).unwrap(), ops::read_f32(&twice(&held)).unwrap());
+        }
     }
+}
+
+fn twice(array: &Array) -> Array {
+    array.add(array).unwrap()
 }
 
 /// Fresh token numbers, each one once and in ascending order.

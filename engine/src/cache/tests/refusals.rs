@@ -1,9 +1,9 @@
 //! What caches will not do.
 
-use super::latent::{Latent, Stubborn};
+use super::stubborn::Stubborn;
 use super::{
-    ALL_KINDS, CacheSet, FullCache, Kind, LayerCache, OwnedLayer, RotatingCache, Tokens, Twin,
-    Window,
+    ALL_KINDS, CacheSet, FullCache, Kind, LatentCache, LatentColumns, LayerCache, OwnedLayer,
+    RotatingCache, Tokens, Twin, Window,
 };
 use crate::error::Code;
 use crate::mlx::{Array, Device};
@@ -55,7 +55,7 @@ fn layers_of_different_kinds_do_not_meet() {
     let full = || CacheSet::solo(vec![LayerCache::Full(FullCache::new())]);
     let error = full().extend(Twin::empty(&[Kind::Recurrent]).set).unwrap_err();
     assert_eq!(error.code(), Code::Internal);
-    let error = CacheSet::merge(vec![full(), Twin::empty(&[Kind::Owned]).set]).unwrap_err();
+    let error = CacheSet::merge(vec![full(), Twin::empty(&[Kind::Latent]).set]).unwrap_err();
     assert_eq!(error.code(), Code::Internal);
 }
 
@@ -65,9 +65,9 @@ fn a_layer_is_used_as_what_it_is() {
     let positions = set.positions(1).unwrap();
     let (full, recurrent, owned) = (0, 3, 4);
     assert!(set.recurrent(full).is_err());
-    assert!(set.owned::<Latent>(recurrent).is_err());
+    assert!(set.owned::<LatentCache>(recurrent).is_err());
     assert!(set.owned::<Stubborn>(owned).is_err());
-    assert!(set.owned::<Latent>(owned).is_ok());
+    assert!(set.owned::<LatentCache>(owned).is_ok());
     let column = || Array::from_slice(&[0.0_f32], &[1, 1, 1, 1]);
     for index in [recurrent, owned] {
         assert!(set.layer(index).mask(&positions).is_err());
@@ -93,4 +93,21 @@ fn a_state_and_a_wrapped_ring_take_nothing_back() {
     assert!(twin.set.trim(1).is_err());
     twin.check();
     assert_eq!(twin.set.geometry().width(), 4, "nothing changed");
+}
+
+#[test]
+fn columns_with_and_without_index_keys_do_not_meet() {
+    Device::cpu();
+    let column = || Array::from_slice(&[0.0_f32], &[1, 1, 1, 1]);
+    let caches = || {
+        let (mut plain, mut choosing) = (LatentCache::new(8), LatentCache::new(12));
+        plain.update(&LatentColumns::plain(column(), column(), None)).unwrap();
+        choosing.update(&LatentColumns::plain(column(), column(), Some(column()))).unwrap();
+        let solo = |cache| CacheSet::solo(vec![LayerCache::Owned(OwnedLayer::new(cache))]);
+        (solo(plain), solo(choosing))
+    };
+    let (mut plain, choosing) = caches();
+    assert_eq!(plain.extend(choosing).unwrap_err().code(), Code::Internal);
+    let (plain, choosing) = caches();
+    assert_eq!(CacheSet::merge(vec![plain, choosing]).unwrap_err().code(), Code::Internal);
 }

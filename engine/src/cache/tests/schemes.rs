@@ -124,7 +124,7 @@ fn columns_at_least(scheme: &KvScheme, tokens: usize) -> Vec<usize> {
         let arrays = if scheme.packing_at(index, tokens).is_some() { 6 } else { 2 };
         let columns = match kind {
             Kind::Rotating(window) => tokens.min(*window as usize),
-            Kind::Full | Kind::Recurrent | Kind::Owned => tokens,
+            Kind::Full | Kind::Recurrent | Kind::Latent | Kind::Choosing => tokens,
         };
         vec![columns; arrays]
     };

@@ -3,13 +3,20 @@
 use proptest::prelude::*;
 
 use super::super::columns::{AffineColumns, Columns};
-use super::super::{KeyValues, Packing};
-use super::{CacheSet, Kind, STATE_BYTES, TOKEN_BYTES, Tokens, Twin};
+use super::super::{KeyValues, LatentCache, LatentColumns, OwnedCache, Packing};
+use super::{CHOOSING_TOKEN_BYTES, CacheSet, Kind, STATE_BYTES, TOKEN_BYTES, Tokens, Twin};
 use crate::limits::KV_GRANULE_TOKENS;
-use crate::mlx::ops;
 use crate::mlx::{Array, Device};
+use crate::mlx::{ops, sparse};
 
-const KINDS: [Kind; 4] = [Kind::Full, Kind::Rotating(7), Kind::Rotating(300), Kind::Recurrent];
+const KINDS: [Kind; 6] = [
+    Kind::Full,
+    Kind::Rotating(7),
+    Kind::Rotating(300),
+    Kind::Recurrent,
+    Kind::Latent,
+    Kind::Choosing,
+];
 
 /// The widest of their windows.
 const WINDOW: usize = 300;
@@ -75,7 +82,8 @@ proptest! {
 fn a_profile_names_every_layer() {
     let profile = Twin::empty(&KINDS).set.profile(|_| TOKEN_BYTES);
     assert_eq!(profile.layers.len(), KINDS.len());
-    assert_eq!(profile.row_bytes(1), TOKEN_BYTES * (256 + 7 + 256) + STATE_BYTES);
+    let columns = TOKEN_BYTES * (256 + 7 + 256 + 256) + CHOOSING_TOKEN_BYTES * 256;
+    assert_eq!(profile.row_bytes(1), columns + STATE_BYTES);
 }
 
 const PACKING: Packing = Packing { group_size: 32, bits: 4 };
@@ -185,5 +193,21 @@ proptest! {
             batch.feed(keep.len(), 1, 50.0);
             batch.check();
         }
+    }
+}
+
+/// A layer that attends to everything does not look at its index keys.
+#[test]
+fn whoever_computes_the_latents_has_computed_the_index_keys() {
+    Device::cpu();
+    let mut cache = LatentCache::new(CHOOSING_TOKEN_BYTES);
+    for _ in 0..3 {
+        let column = || Array::from_slice(&[1.0_f32], &[1, 1, 1, 1]).negative().unwrap();
+        let new = LatentColumns::plain(column(), column(), Some(column()));
+        let seen = cache.update(&new).unwrap();
+        let index_keys = cache.arrays()[2].clone();
+        assert!(!sparse::is_computed(&index_keys));
+        ops::evaluate([seen.latents.as_plain().unwrap()]).unwrap();
+        assert!(sparse::is_computed(&index_keys));
     }
 }

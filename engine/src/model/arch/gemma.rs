@@ -6,8 +6,7 @@ use crate::error::Result;
 use crate::mlx::Weights;
 use crate::model::ModelConfig;
 use crate::model::nn::{
-    Activation, Attention, Block, Decoder, DecoderSizes, Embedding, LogitScale, Mlp, Residual,
-    RmsNorm,
+    Activation, AttentionShape, Decoder, DecoderSpec, HeadSource, LayerSpec, NormWeights, Rope,
 };
 
 /// Builds the model from its tensors.
@@ -15,40 +14,32 @@ use crate::model::nn::{
 /// # Errors
 /// `BadModel` when a field or tensor is missing or does not fit.
 pub fn load(config: &ModelConfig, weights: &mut Weights) -> Result<Decoder> {
-    let sizes = DecoderSizes::of_config(config)?;
-    let hidden = sizes.attention.hidden;
-    let embedding = Embedding::load(weights, config, "model.embed_tokens", sizes.table())?;
-    let blocks = (0..sizes.layers)
-        .map(|index| block(config, weights, &format!("model.layers.{index}"), sizes));
-    Ok(Decoder {
-        blocks: blocks.collect::<Result<_>>()?,
-        embedding: embedding.scaled((hidden as f32).sqrt()),
-        norm: RmsNorm::load_around_one(weights, "model.norm", hidden, sizes.epsilon)?,
-        head: None,
-        logit_cap: None,
-        logit_scale: LogitScale::Plain,
+    let shape = AttentionShape::of_config(config)?;
+    let layer = LayerSpec::full(Rope::of_config(config, shape.head_dimension)?);
+    spec(config, alike(config, layer)?)?.load(config, weights)
+}
+
+/// Gemma with these layers.
+///
+/// # Errors
+/// As [`DecoderSpec::of_config`].
+pub(super) fn spec(config: &ModelConfig, layers: Vec<LayerSpec>) -> Result<DecoderSpec> {
+    let spec = DecoderSpec::of_config(config, layers, true)?;
+    let hidden = spec.sizes.attention.hidden as f32;
+    Ok(DecoderSpec {
+        norm_weights: NormWeights::AroundOne,
+        activation: Activation::Gelu,
+        head: HeadSource::Embedding,
+        embedding_factor: Some(hidden.sqrt()),
+        ..spec
     })
 }
 
-fn block(
-    config: &ModelConfig,
-    weights: &mut Weights,
-    path: &str,
-    sizes: DecoderSizes,
-) -> Result<Block> {
-    let DecoderSizes { attention, intermediate, epsilon, .. } = sizes;
-    let hidden = attention.hidden;
-    let at = |name: &str| format!("{path}.{name}");
-    let mlp = Mlp::load(weights, config, &at("mlp"), (hidden, intermediate))?;
-    let mut norm = |name: &str| RmsNorm::load_around_one(weights, &at(name), hidden, epsilon);
-    Ok(Block {
-        window: None,
-        attention_norm: Some(norm("input_layernorm")?),
-        attended_norm: None,
-        mlp_norm: Some(norm("post_attention_layernorm")?),
-        mlp: mlp.with_activation(Activation::Gelu),
-        fed_norm: None,
-        attention: Attention::load(weights, config, &at("self_attn"), attention)?,
-        residual: Residual::Plain,
-    })
+/// As many of `layer` as the config has layers.
+///
+/// # Errors
+/// `BadModel` when the config does not say.
+pub(super) fn alike(config: &ModelConfig, layer: LayerSpec) -> Result<Vec<LayerSpec>> {
+    let layers = config.count("num_hidden_layers")?.unsigned_abs() as usize;
+    Ok(vec![layer; layers])
 }

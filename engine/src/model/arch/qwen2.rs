@@ -1,6 +1,6 @@
 //! Qwen2 and Qwen2.5: Llama with biases in queries, keys and values. mlx-lm 0.32.2, `qwen2.py`.
 
-use crate::error::{Code, Error, Result};
+use crate::error::Result;
 use crate::mlx::Weights;
 use crate::model::nn::{AttentionShape, Decoder, DecoderSpec, LayerSpec, Rope, RopeOptions};
 use crate::model::{ModelConfig, full_layers};
@@ -25,8 +25,5 @@ fn check_biases(weights: &Weights, layers: usize) -> Result<()> {
     let names = |layer: usize| {
         ["q", "k", "v"].map(|name| format!("model.layers.{layer}.self_attn.{name}_proj.bias"))
     };
-    match (0..layers).flat_map(names).find(|name| !weights.contains(name)) {
-        Some(name) => Err(Error::new(Code::BadModel, format!("tensor `{name}` is missing"))),
-        None => Ok(()),
-    }
+    weights.require((0..layers).flat_map(names))
 }

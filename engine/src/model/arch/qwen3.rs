@@ -1,4 +1,6 @@
 //! Qwen3, dense: Llama with a norm on every query and key head. mlx-lm 0.32.2, `qwen3.py`.
+//!
+//! Qwen3-Embedding is the same model; its tensors are named without `model.` in front.
 
 use crate::error::Result;
 use crate::mlx::Weights;
@@ -6,6 +8,21 @@ use crate::model::nn::{
     AttentionShape, Decoder, DecoderSpec, LayerSpec, NormSpan, Rope, RopeOptions,
 };
 use crate::model::{ModelConfig, full_layers};
+
+/// Gives tensors of an embedding model the names of a language model's.
+///
+/// # Errors
+/// `BadModel` when two tensors have one name.
+pub fn arrange(_: &ModelConfig, weights: &mut Weights) -> Result<()> {
+    const PREFIX: &str = "model.";
+    if weights.iter().any(|(name, _)| name.starts_with(PREFIX)) {
+        return Ok(());
+    }
+    weights.rename(|name| match name.starts_with("lm_head.") {
+        true => Some(name.to_owned()),
+        false => Some(format!("{PREFIX}{name}")),
+    })
+}
 
 /// Builds the model from its tensors.
 ///

@@ -14,6 +14,8 @@ pub(super) struct Scoring<'mask> {
     pub(super) cap: Option<f32>,
     /// Which of them count, after the cap.
     pub(super) mask: &'mask Mask,
+    /// `[Hq]`: one more score for each query head, which takes weight from the others and has no value.
+    pub(super) sinks: Option<&'mask Array>,
 }
 
 /// Attention of queries `[B, Hq, L, D]` over `seen` columns: `[B, Hq, L, D]`.
@@ -23,7 +25,8 @@ pub(super) struct Scoring<'mask> {
 pub(super) fn attend(queries: &Array, seen: &KeyValues, scoring: Scoring<'_>) -> Result<Array> {
     match (&seen.keys, &seen.values) {
         (Columns::Plain(keys), Columns::Plain(values)) if scoring.cap.is_none() => {
-            ops::attention(queries, keys, values, scoring.scale, scoring.mask)
+            let Scoring { scale, mask, sinks, .. } = scoring;
+            ops::attention_with_sinks(queries, (keys, values), scale, mask, sinks)
         }
         (Columns::Plain(_), Columns::Plain(_)) | (Columns::Affine(_), Columns::Affine(_)) => {
             attend_in_steps(queries, seen, scoring)
@@ -38,7 +41,7 @@ pub(super) fn attend(queries: &Array, seen: &KeyValues, scoring: Scoring<'_>) ->
 /// Op for op as mlx-lm 0.32.2's `quantized_scaled_dot_product_attention` and `gemma2.Attention`: query
 /// heads that share a key head form an axis of their own.
 fn attend_in_steps(queries: &Array, seen: &KeyValues, scoring: Scoring<'_>) -> Result<Array> {
-    let Scoring { scale, cap, mask } = scoring;
+    let Scoring { scale, cap, mask, sinks } = scoring;
     let groups = Groups::of(queries, &seen.keys);
     let queries = groups.split(&ops::scale(queries, scale)?)?;
     let (keys, values) = (groups.lift(&seen.keys)?, groups.lift(&seen.values)?);
@@ -47,7 +50,10 @@ fn attend_in_steps(queries: &Array, seen: &KeyValues, scoring: Scoring<'_>) -> R
         scores = ops::soft_cap(&scores, cap)?;
     }
     let scores = groups.hide(&scores, mask)?;
-    let weights = ops::softmax_last(&scores)?;
+    let weights = match sinks {
+        Some(sinks) => groups.weights_beside(&scores, sinks)?,
+        None => ops::softmax_last(&scores)?,
+    };
     groups.merge(&times(&weights, &values)?)
 }
 
@@ -132,6 +138,21 @@ impl Groups {
         ops::keep_where(&visible, scores)
     }
 
+    /// Softmax over the scores and the sink of their head, without the sink's weight. The sink comes
+    /// first, as where MLX has no kernel for it.
+    fn weights_beside(self, scores: &Array, sinks: &Array) -> Result<Array> {
+        let sinks = match self.shared() {
+            true => sinks.reshape(&[self.key_heads, self.queries_per_key, 1, 1])?,
+            false => sinks.reshape(&[self.key_heads, 1, 1])?,
+        };
+        let (axis, columns) = (scores.ndim() - 1, scores.dim(-1));
+        let mut shape = scores.shape().to_vec();
+        shape[axis] = 1;
+        let sinks = ops::broadcast(&sinks, &shape)?;
+        let all = ops::concatenate_axis(&[sinks, ops::share(scores)], axis)?;
+        ops::slice_axis(&ops::softmax_last(&all)?, axis, 1, columns + 1)
+    }
+
     /// `[B, Hkv, Hq / Hkv, L, D]` to `[B, Hq, L, D]`.
     fn merge(self, attended: &Array) -> Result<Array> {
         if !self.shared() {
@@ -186,7 +207,7 @@ mod tests {
             let own = KeyValues::plain(repeated(&keys, 3), repeated(&values, 3));
             let own = own.pack(packing).unwrap();
             for mask in masks(tokens) {
-                let scoring = Scoring { scale: SCALE, cap: None, mask: &mask };
+                let scoring = Scoring { scale: SCALE, cap: None, mask: &mask, sinks: None };
                 let run = |seen: &KeyValues| attend(&queries, seen, scoring).unwrap();
                 let (shared, own) = (run(&seen), run(&own));
                 assert_eq!(shared.shape(), queries.shape());
@@ -212,8 +233,12 @@ mod tests {
         let unpacked = unpacked.unwrap();
         for (heads, tokens) in [(2, 1), (2, 5), (4, 1), (4, 5)] {
             let queries = heads_of(heads, tokens, 2.9);
-            for mask in masks(tokens) {
-                let scoring = Scoring { scale: SCALE, cap: None, mask: &mask };
+            let sinks: Vec<f32> = (0..heads).map(|head| head as f32 * 0.4 - 0.5).collect();
+            let sinks = Array::from_slice(&sinks, &[heads]);
+            for (mask, sinks) in
+                masks(tokens).iter().flat_map(|mask| [(mask, None), (mask, Some(&sinks))])
+            {
+                let scoring = Scoring { scale: SCALE, cap: None, mask, sinks };
                 let run = |seen: &KeyValues| {
                     ops::read_f32(&attend(&queries, seen, scoring).unwrap()).unwrap()
                 };

@@ -2,8 +2,9 @@
 
 use super::attend::{Scoring, attend};
 use super::{Linear, QueryScale, RmsNorm, Rope};
-use crate::cache::{LayerSlot, Positions, TokenShape};
+use crate::cache::{Columns, KeyValues, LayerSlot, Positions, TokenShape};
 use crate::error::{Code, Error, Result};
+use crate::mlx::ops::Mask;
 use crate::mlx::{Array, Weights, ops};
 use crate::model::ModelConfig;
 
@@ -29,12 +30,14 @@ pub struct AttentionOptions {
     pub scale: f32,
     /// Scores stay within plus and minus this, softly, before the mask (Gemma 2).
     pub score_cap: Option<f32>,
-    /// Norms of queries and keys, before they turn.
+    /// Norms of queries, keys and values, before any turn.
     pub head_norms: Option<HeadNorms>,
     /// What turned queries are multiplied by according to their positions.
     pub query_scale: Option<QueryScale>,
     /// How the input becomes queries, keys and values.
     pub projections: Projections,
+    /// `[heads]`: a score of each query head that no value answers to (gpt-oss).
+    pub sinks: Option<Array>,
 }
 
 /// See [`AttentionOptions::head_norms`].
@@ -42,13 +45,15 @@ pub struct AttentionOptions {
 pub struct HeadNorms {
     /// Of the queries.
     pub query: RmsNorm,
-    /// Of the keys.
-    pub key: RmsNorm,
+    /// Of the keys, where the block makes any.
+    pub key: Option<RmsNorm>,
+    /// Of the values, where they have one (Gemma 4).
+    pub value: Option<RmsNorm>,
     /// What they are taken over.
     pub span: NormSpan,
 }
 
-/// What a norm of queries or keys is taken over.
+/// What such a norm is taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormSpan {
     /// Each head by itself, all with the same weights.
@@ -64,6 +69,13 @@ pub enum Projections {
     Separate,
     /// The three, one below the other, in `qkv_proj`.
     Fused,
+    /// `q_proj` and `k_proj`: what the latter makes is both, until the norms (Gemma 4).
+    KeysAsValues,
+    /// `q_proj`: keys and values are an earlier layer's (Brandon et al. 2024).
+    QueriesOnly,
+    /// As `Separate`, but `q_proj` makes a gate below each head's query: what the head attended to is
+    /// multiplied by the gate's sigmoid (Qiu et al. 2025).
+    Gated,
 }
 
 impl AttentionShape {
@@ -77,29 +89,30 @@ impl AttentionShape {
         let heads = config.count("num_attention_heads")?;
         let kv_heads = config.optional_count("num_key_value_heads")?.unwrap_or(heads);
         let head_dimension = config.optional_count("head_dim")?;
-        if heads % kv_heads != 0 {
-            let message = format!("{heads} query heads cannot share {kv_heads} key heads evenly");
-            return Err(Error::new(Code::BadModel, message));
-        }
         if head_dimension.is_none() && hidden % heads != 0 {
             let message = format!("a hidden size of {hidden} does not divide into {heads} heads");
             return Err(Error::new(Code::BadModel, message));
         }
         let head_dimension = head_dimension.unwrap_or(hidden / heads);
-        Ok(Self { hidden, heads, kv_heads, head_dimension })
+        Self { hidden, heads, kv_heads, head_dimension }.checked()
+    }
+
+    /// The same, if its query heads share its key heads evenly.
+    ///
+    /// # Errors
+    /// `BadModel` when they do not.
+    pub fn checked(self) -> Result<Self> {
+        let Self { heads, kv_heads, .. } = self;
+        if heads % kv_heads == 0 {
+            return Ok(self);
+        }
+        let message = format!("{heads} query heads cannot share {kv_heads} key heads evenly");
+        Err(Error::new(Code::BadModel, message))
     }
 }
 
 impl AttentionOptions {
-    /// The usual ones: the config's rotary embedding, `1 / sqrt(head_dimension)`, nothing more.
-    ///
-    /// # Errors
-    /// As [`Rope::of_config`].
-    pub fn of_config(config: &ModelConfig, head_dimension: i32) -> Result<Self> {
-        Ok(Self::of_rope(Rope::of_config(config, head_dimension)?, head_dimension))
-    }
-
-    /// The same with another rotary embedding.
+    /// The usual ones: `1 / sqrt(head_dimension)` and this rotary embedding, nothing more.
     pub fn of_rope(rope: Rope, head_dimension: i32) -> Self {
         Self {
             rope,
@@ -109,6 +122,7 @@ impl AttentionOptions {
             head_norms: None,
             query_scale: None,
             projections: Projections::Separate,
+            sinks: None,
         }
     }
 }
@@ -126,24 +140,21 @@ pub struct Attention {
 enum Input {
     Separate { query: Linear, key: Linear, value: Linear },
     Fused(Linear),
+    KeysAsValues { query: Linear, key: Linear },
+    QueriesOnly(Linear),
+    Gated { query: Linear, key: Linear, value: Linear },
+}
+
+/// What the input becomes, heads side by side.
+struct Projected {
+    queries: Array,
+    keys_and_values: Option<(Array, Array)>,
+    /// `[B, L, heads * D]`.
+    gate: Option<Array>,
 }
 
 impl Attention {
-    /// Takes `path.{q_proj,k_proj,v_proj,o_proj}`, biases included, with the usual options.
-    ///
-    /// # Errors
-    /// `BadModel` when a tensor is missing or of another shape.
-    pub fn load(
-        weights: &mut Weights,
-        config: &ModelConfig,
-        path: &str,
-        shape: AttentionShape,
-    ) -> Result<Self> {
-        let options = AttentionOptions::of_config(config, shape.head_dimension)?;
-        Self::load_with(weights, config, path, shape, options)
-    }
-
-    /// The same with other options.
+    /// Takes `path.o_proj` and what the options' projections name, biases included.
     ///
     /// # Errors
     /// `BadModel` when a tensor is missing or of another shape.
@@ -178,37 +189,112 @@ impl Attention {
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub fn forward(&self, x: &Array, positions: &Positions, cache: LayerSlot<'_>) -> Result<Array> {
-        let AttentionShape { heads, kv_heads, .. } = self.shape;
-        let AttentionOptions { rope, scale, score_cap, query_scale, .. } = &self.options;
-        let (queries, keys, values) = self.input.forward(x, self.shape)?;
-        let (queries, keys) = self.normalized(queries, keys, NormSpan::AllHeads)?;
-        let queries = self.split_heads(&queries, heads)?;
-        let keys = self.split_heads(&keys, kv_heads)?;
-        let values = self.split_heads(&values, kv_heads)?;
-        let (queries, keys) = self.normalized(queries, keys, NormSpan::EachHead)?;
+        let (output, _) = self.forward_showing(x, positions, cache)?;
+        Ok(output)
+    }
+
+    /// The same, with the columns that it attended to, for later layers to attend to.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub fn forward_showing(
+        &self,
+        x: &Array,
+        positions: &Positions,
+        cache: LayerSlot<'_>,
+    ) -> Result<(Array, KeyValues)> {
+        let projected = self.input.forward(x, self.shape)?;
+        let new = self.own_columns(&projected, positions)?;
+        let mask = cache.mask(positions)?;
+        let seen = cache.write(&new)?;
+        Ok((self.attend(&projected, positions, &seen, mask)?, seen))
+    }
+
+    /// Applies the block to `[B, L, hidden]` over `seen`, the columns of an earlier layer with the same
+    /// tokens, under that layer's mask.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub fn forward_over(
+        &self,
+        x: &Array,
+        positions: &Positions,
+        seen: &KeyValues,
+        mask: &Mask,
+    ) -> Result<Array> {
+        self.attend(&self.input.forward(x, self.shape)?, positions, seen, mask)
+    }
+
+    /// Applies the block to `[1, L, hidden]`, whose tokens see one another and `before`, all of it
+    /// alike. Nothing is written.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub fn forward_beside(
+        &self,
+        x: &Array,
+        positions: &Positions,
+        before: Option<&KeyValues>,
+    ) -> Result<Array> {
+        let projected = self.input.forward(x, self.shape)?;
+        let own = self.own_columns(&projected, positions)?.in_form_of(before)?;
+        let seen = match before {
+            Some(before) => before.zip(&own, Columns::then)?,
+            None => own,
+        };
+        self.attend(&projected, positions, &seen, &Mask::None)
+    }
+
+    /// Keys, turned, and values `[B, H, L, D]`.
+    fn own_columns(&self, projected: &Projected, positions: &Positions) -> Result<KeyValues> {
+        let Some((keys, values)) = &projected.keys_and_values else {
+            return Err(Error::new(Code::Internal, "a block without keys was asked for some"));
+        };
+        let kv_heads = self.shape.kv_heads;
+        let keys = self.heads(keys, kv_heads, |norms| norms.key.as_ref())?;
+        let keys = self.options.rope.forward(&keys, &positions.offset)?;
+        let values = self.heads(values, kv_heads, |norms| norms.value.as_ref())?;
+        Ok(KeyValues::plain(keys, values))
+    }
+
+    fn attend(
+        &self,
+        projected: &Projected,
+        positions: &Positions,
+        seen: &KeyValues,
+        mask: &Mask,
+    ) -> Result<Array> {
+        let AttentionOptions { rope, scale, score_cap, query_scale, sinks, .. } = &self.options;
+        let Projected { queries, gate, .. } = projected;
+        let queries = self.heads(queries, self.shape.heads, |norms| Some(&norms.query))?;
         let mut queries = rope.forward(&queries, &positions.offset)?;
-        let keys = rope.forward(&keys, &positions.offset)?;
         if let Some(query_scale) = query_scale {
             queries = query_scale.forward(queries, &positions.offset)?;
         }
-        let mask = cache.mask(positions)?;
-        let seen = cache.update(keys, values)?;
-        let scoring = Scoring { scale: *scale, cap: *score_cap, mask };
-        let attended = attend(&queries, &seen, scoring)?;
-        self.output.forward(&self.merge_heads(&attended)?)
-    }
-
-    /// Queries and keys after the norms over `span`, if there are any.
-    fn normalized(&self, queries: Array, keys: Array, span: NormSpan) -> Result<(Array, Array)> {
-        match &self.options.head_norms {
-            Some(norms) if norms.span == span => {
-                Ok((norms.query.forward(&queries)?, norms.key.forward(&keys)?))
-            }
-            _ => Ok((queries, keys)),
+        let scoring = Scoring { scale: *scale, cap: *score_cap, mask, sinks: sinks.as_ref() };
+        let attended = self.merge_heads(&attend(&queries, seen, scoring)?)?;
+        match gate {
+            Some(gate) => self.output.forward(&attended.multiply(ops::sigmoid(gate)?)?),
+            None => self.output.forward(&attended),
         }
     }
 
-    /// `[B, L, heads * D]` to `[B, heads, L, D]`.
+    /// `[B, L, heads * D]` to `[B, heads, L, D]`, through the norm that `pick` names if there is one.
+    fn heads(
+        &self,
+        x: &Array,
+        heads: i32,
+        pick: impl Fn(&HeadNorms) -> Option<&RmsNorm>,
+    ) -> Result<Array> {
+        let norms = self.options.head_norms.as_ref();
+        match norms.and_then(|norms| Some((norms.span, pick(norms)?))) {
+            None => self.split_heads(x, heads),
+            Some((NormSpan::AllHeads, norm)) => self.split_heads(&norm.forward(x)?, heads),
+            Some((NormSpan::EachHead, norm)) => norm.forward(&self.split_heads(x, heads)?),
+        }
+    }
+
+    /// `[B, L, heads * D]`, or the same with an axis of heads, to `[B, heads, L, D]`.
     fn split_heads(&self, x: &Array, heads: i32) -> Result<Array> {
         let (rows, tokens, dimension) = (x.dim(0), x.dim(1), self.shape.head_dimension);
         if tokens == 1 {
@@ -247,24 +333,60 @@ impl Input {
                 value: part("v_proj", keys)?,
             },
             Projections::Fused => Self::Fused(part("qkv_proj", queries + 2 * keys)?),
+            Projections::KeysAsValues => {
+                Self::KeysAsValues { query: part("q_proj", queries)?, key: part("k_proj", keys)? }
+            }
+            Projections::QueriesOnly => Self::QueriesOnly(part("q_proj", queries)?),
+            Projections::Gated => Self::Gated {
+                query: part("q_proj", 2 * queries)?,
+                key: part("k_proj", keys)?,
+                value: part("v_proj", keys)?,
+            },
         })
     }
 
-    /// Queries, keys and values, their heads side by side.
-    fn forward(&self, x: &Array, shape: AttentionShape) -> Result<(Array, Array, Array)> {
+    fn forward(&self, x: &Array, shape: AttentionShape) -> Result<Projected> {
         match self {
             Self::Separate { query, key, value } => {
-                Ok((query.forward(x)?, key.forward(x)?, value.forward(x)?))
+                Ok(Projected::all(query.forward(x)?, key.forward(x)?, value.forward(x)?))
             }
             Self::Fused(all) => {
                 let all = all.forward(x)?;
                 let queries = shape.heads * shape.head_dimension;
                 let keys = queries + shape.kv_heads * shape.head_dimension;
                 let part = |start, stop| ops::slice_axis(&all, 2, start, stop);
-                Ok((part(0, queries)?, part(queries, keys)?, part(keys, all.dim(2))?))
+                Ok(Projected::all(part(0, queries)?, part(queries, keys)?, part(keys, all.dim(2))?))
+            }
+            Self::KeysAsValues { query, key } => {
+                let keys = key.forward(x)?;
+                Ok(Projected::all(query.forward(x)?, ops::share(&keys), keys))
+            }
+            Self::QueriesOnly(query) => {
+                Ok(Projected { queries: query.forward(x)?, keys_and_values: None, gate: None })
+            }
+            Self::Gated { query, key, value } => {
+                let (queries, gate) = part_gates(&query.forward(x)?, shape)?;
+                let keys_and_values = Some((key.forward(x)?, value.forward(x)?));
+                Ok(Projected { queries, keys_and_values, gate: Some(gate) })
             }
         }
     }
+}
+
+impl Projected {
+    fn all(queries: Array, keys: Array, values: Array) -> Self {
+        Self { queries, keys_and_values: Some((keys, values)), gate: None }
+    }
+}
+
+/// Queries `[B, L, heads, D]` and gates `[B, L, heads * D]` of `[B, L, heads * 2 D]`.
+fn part_gates(both: &Array, shape: AttentionShape) -> Result<(Array, Array)> {
+    let AttentionShape { heads, head_dimension, .. } = shape;
+    let (rows, tokens) = (both.dim(0), both.dim(1));
+    let both = both.reshape(&[rows, tokens, heads, 2 * head_dimension])?;
+    let queries = ops::slice_axis(&both, 3, 0, head_dimension)?;
+    let gates = ops::slice_axis(&both, 3, head_dimension, 2 * head_dimension)?;
+    Ok((queries, gates.reshape(&[rows, tokens, heads * head_dimension])?))
 }
 
 #[cfg(test)]

@@ -1,10 +1,8 @@
 //! The stack that most families are: an embedding, blocks of attention and feed-forward around a
 //! residual stream, a norm, a head. What differs between them is in the parts.
 
-use super::{Attention, AttentionShape, Embedding, Linear, Mlp, RmsNorm};
-use crate::cache::{
-    CacheSet, FullCache, LayerCache, LayerSlot, Positions, RotatingCache, TokenShape, Window,
-};
+use super::{AttentionShape, Embedding, FeedForward, Linear, Mixer, RmsNorm};
+use crate::cache::{CacheSet, Positions, TokenShape, Window};
 use crate::error::Result;
 use crate::mlx::{Array, ops};
 use crate::model::{Model, ModelConfig};
@@ -44,14 +42,14 @@ pub struct Block {
     pub window: Option<Window>,
     /// Before attention.
     pub attention_norm: Option<RmsNorm>,
-    /// The attention.
-    pub attention: Attention,
+    /// The attention, or what a family has in its place.
+    pub attention: Mixer,
     /// After attention, before the sum.
     pub attended_norm: Option<RmsNorm>,
     /// Before the feed-forward block.
     pub mlp_norm: Option<RmsNorm>,
     /// The feed-forward block.
-    pub mlp: Mlp,
+    pub mlp: FeedForward,
     /// After the feed-forward block, before the sum.
     pub fed_norm: Option<RmsNorm>,
     /// How sums are taken.
@@ -107,15 +105,12 @@ impl DecoderSizes {
 
 impl Model for Decoder {
     fn new_caches(&self) -> CacheSet {
-        let layer = |block: &Block| match block.window {
-            None => LayerCache::Full(FullCache::new()),
-            Some(window) => LayerCache::Rotating(RotatingCache::new(window)),
-        };
-        CacheSet::solo(self.blocks.iter().map(layer).collect())
+        let layers = self.blocks.iter().map(|block| block.attention.new_cache(block.window));
+        CacheSet::solo(layers.collect())
     }
 
     fn token_shapes(&self) -> Vec<Option<TokenShape>> {
-        self.blocks.iter().map(|block| Some(block.attention.token_shape())).collect()
+        self.blocks.iter().map(|block| block.attention.token_shape()).collect()
     }
 
     fn hidden(&self, tokens: &Array, caches: &mut CacheSet) -> Result<Array> {
@@ -123,7 +118,7 @@ impl Model for Decoder {
         let positions = caches.positions(count)?;
         let mut x = self.embedding.forward(tokens)?;
         for (index, block) in self.blocks.iter().enumerate() {
-            x = block.forward(&x, &positions, caches.layer(index))?;
+            x = block.forward(&x, &positions, caches, index)?;
         }
         caches.advance(count);
         self.norm.forward(&x)
@@ -152,9 +147,15 @@ impl Decoder {
 }
 
 impl Block {
-    fn forward(&self, x: &Array, positions: &Positions, cache: LayerSlot<'_>) -> Result<Array> {
+    fn forward(
+        &self,
+        x: &Array,
+        positions: &Positions,
+        caches: &mut CacheSet,
+        index: usize,
+    ) -> Result<Array> {
         let input = normed(self.attention_norm.as_ref(), ops::share(x))?;
-        let attended = self.attention.forward(&input, positions, cache)?;
+        let attended = self.attention.forward(&input, positions, caches, index)?;
         let x = self.residual.add(x, &normed(self.attended_norm.as_ref(), attended)?)?;
         let fed = self.mlp.forward(&normed(self.mlp_norm.as_ref(), ops::share(&x))?)?;
         self.residual.add(&x, &normed(self.fed_norm.as_ref(), fed)?)

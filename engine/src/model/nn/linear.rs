@@ -1,9 +1,8 @@
-//! Linear layers, dense and affine-quantized.
+//! Linear layers, dense and packed.
 
-use serde_json::Value;
-
-use crate::error::{Code, Error, Result};
-use crate::mlx::{Array, Weights, ops};
+use super::quantization::load_packed;
+use crate::error::Result;
+use crate::mlx::{Array, Packed, Weights, ops};
 use crate::model::ModelConfig;
 
 /// `y = x W^T + b`.
@@ -13,65 +12,19 @@ pub struct Linear {
     bias: Option<Array>,
 }
 
-/// A weight `[out, in]`.
-#[derive(Debug)]
+/// A weight `[out, in]`. A clone shares its memory.
+#[derive(Debug, Clone)]
 pub(super) enum Matrix {
     /// The transposed view is kept beside the weight, so that a step builds one node less.
-    Dense { weight: Array, transposed: Array },
-    /// Packed by MLX's affine scheme: `scale * q + bias` per group along the input axis.
-    Affine(AffineMatrix),
-}
-
-#[derive(Debug)]
-pub(super) struct AffineMatrix {
-    pub(super) packed: Array,
-    pub(super) scales: Array,
-    pub(super) biases: Array,
-    pub(super) quantization: Quantization,
-}
-
-/// How a checkpoint's affine-quantized weights are packed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Quantization {
-    /// Weights per scale and bias.
-    pub group_size: i32,
-    /// Bits per weight.
-    pub bits: i32,
-}
-
-impl Quantization {
-    /// The checkpoint's scheme for the layer `path`: its own entry, else the general one, as
-    /// mlx-lm 0.32.2's `utils.load_model` reads `quantization`.
-    ///
-    /// # Errors
-    /// `BadModel` for a mode, bits or a group size that this engine does not run.
-    pub fn of_layer(config: &ModelConfig, path: &str) -> Result<Option<Self>> {
-        let Some(general) = config.section("quantization")? else {
-            return Ok(None);
-        };
-        match general.get(path) {
-            Some(Value::Object(_)) => Self::read(&general.section(path)?.unwrap_or(general)),
-            _ => Self::read(&general),
-        }
-        .map(Some)
-    }
-
-    fn read(section: &ModelConfig) -> Result<Self> {
-        if let Some(mode) = section.get("mode").filter(|mode| *mode != "affine") {
-            return Err(section.wrong("mode", mode).with_hint("only `affine` is supported"));
-        }
-        let own = Self { group_size: section.count("group_size")?, bits: section.count("bits")? };
-        let supported = matches!(own.group_size, 32 | 64 | 128) && matches!(own.bits, 2..=6 | 8);
-        if supported {
-            return Ok(own);
-        }
-        let what = format!("quantization with {} bits in groups of {}", own.bits, own.group_size);
-        Err(Error::new(Code::BadModel, format!("{what} is not supported")))
-    }
+    Dense {
+        weight: Array,
+        transposed: Array,
+    },
+    Packed(Packed),
 }
 
 impl Linear {
-    /// Takes `path.weight` of shape `[outputs, inputs]` (packed when `path.scales` exists) and
+    /// Takes `path.weight` of shape `[outputs, inputs]` (packed where the config says so or `path.scales` exists) and
     /// `path.bias` if there is one.
     ///
     /// # Errors
@@ -109,39 +62,20 @@ impl Matrix {
         path: &str,
         (outputs, inputs): (i32, i32),
     ) -> Result<Self> {
-        let name = format!("{path}.weight");
-        if !weights.contains(&format!("{path}.scales")) {
-            let weight = weights.take_shaped(&name, &[outputs, inputs])?;
-            let transposed = weight.transpose_axes(&[1, 0])?;
-            return Ok(Self::Dense { weight, transposed });
+        let shape = [outputs, inputs];
+        if let Some(packed) = load_packed(weights, config, path, &shape)? {
+            return Ok(Self::Packed(packed));
         }
-        let quantization = Quantization::of_layer(config, path)?.ok_or_else(|| {
-            Error::new(
-                Code::BadModel,
-                format!("`{path}` is packed, but the config has no `quantization`"),
-            )
-        })?;
-        let Quantization { group_size, bits } = quantization;
-        let groups = [outputs, inputs / group_size];
-        Ok(Self::Affine(AffineMatrix {
-            packed: weights.take_shaped(&name, &[outputs, inputs * bits / 32])?,
-            scales: weights.take_shaped(&format!("{path}.scales"), &groups)?,
-            biases: weights.take_shaped(&format!("{path}.biases"), &groups)?,
-            quantization,
-        }))
+        let weight = weights.take_shaped(&format!("{path}.weight"), &shape)?;
+        let transposed = weight.transpose_axes(&[1, 0])?;
+        Ok(Self::Dense { weight, transposed })
     }
 
     /// `x W^T`.
     pub(super) fn multiply(&self, x: &Array) -> Result<Array> {
         match self {
             Self::Dense { transposed, .. } => Ok(x.matmul(transposed)?),
-            Self::Affine(matrix) => ops::quantized_matmul(
-                x,
-                &matrix.packed,
-                &matrix.scales,
-                &matrix.biases,
-                (matrix.quantization.group_size, matrix.quantization.bits),
-            ),
+            Self::Packed(matrix) => matrix.multiply(x),
         }
     }
 }

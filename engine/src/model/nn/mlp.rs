@@ -2,11 +2,11 @@
 
 use super::Linear;
 use crate::error::Result;
-use crate::mlx::{Array, Weights, fused, ops};
+use crate::mlx::{Array, Weights, experts, fused, ops};
 use crate::model::ModelConfig;
 
 /// What the gate goes through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
     /// `x * sigmoid(x)`.
     Silu,
@@ -14,15 +14,23 @@ pub enum Activation {
     Gelu,
     /// The same with tanh for Phi.
     GeluTanh,
+    /// SiLU within bounds, with one added to what it gates: see [`experts::clipped_swiglu`].
+    ClippedSilu {
+        /// What the sigmoid's input is multiplied by.
+        alpha: f32,
+        /// Where gate and value are cut.
+        limit: f32,
+    },
 }
 
 impl Activation {
     /// `activation(gate) * up`.
-    fn forward(self, gate: &Array, up: &Array) -> Result<Array> {
+    pub(super) fn gate(self, gate: &Array, up: &Array) -> Result<Array> {
         match self {
             Self::Silu => fused::gated_silu(gate, up),
             Self::Gelu => Ok(ops::gelu(gate)?.multiply(up)?),
             Self::GeluTanh => fused::gated_gelu_tanh(gate, up),
+            Self::ClippedSilu { alpha, limit } => experts::clipped_swiglu(gate, up, (alpha, limit)),
         }
     }
 }
@@ -99,7 +107,7 @@ impl Mlp {
     /// `EngineFailed` with MLX's text.
     pub fn forward(&self, x: &Array) -> Result<Array> {
         let (gate, up) = self.input.forward(x)?;
-        self.down.forward(&self.activation.forward(&gate, &up)?)
+        self.down.forward(&self.activation.gate(&gate, &up)?)
     }
 }
 
@@ -113,6 +121,28 @@ impl Input {
                 let part = |start, stop| ops::slice_axis(&both, 2, start, stop);
                 Ok((part(0, half)?, part(half, whole)?))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mlx::Device;
+
+    #[test]
+    fn clipped_silu_cuts_the_gate_above_and_its_value_on_both_sides() {
+        Device::cpu();
+        let gates = [-30.0_f32, -9.0, -0.5, 0.0, 0.5, 6.9, 7.1, 30.0];
+        let values = [0.3_f32, -9.0, 9.0, 1.0, -0.2, 6.9, -6.9, 7.5];
+        let (alpha, limit) = (1.702_f32, 7.0_f32);
+        let array = |numbers: &[f32]| Array::from_slice(numbers, &[8]);
+        let result = Activation::ClippedSilu { alpha, limit }.gate(&array(&gates), &array(&values));
+        let result = ops::read_f32(&result.unwrap()).unwrap();
+        for ((gate, value), result) in gates.iter().zip(values).zip(result) {
+            let (gate, value) = (gate.min(limit), value.clamp(-limit, limit));
+            let wanted = (value + 1.0) * gate / (1.0 + (-alpha * gate).exp());
+            assert!((result - wanted).abs() < 1e-5, "{gate} and {value}: {result}, not {wanted}");
         }
     }
 }

@@ -11,7 +11,7 @@ mod tables;
 use serde_json::Value;
 
 use self::dynamic::Dynamic;
-use self::tables::{Llama3, LongRope, Yarn};
+use self::tables::{Llama3, LongRope, Proportional, Yarn};
 use crate::cache::Offset;
 use crate::error::{Code, Error, Result};
 use crate::mlx::Array;
@@ -145,7 +145,8 @@ impl Rope {
             return Ok(Self::fixed(options.plain(1.0)));
         };
         match kind(scaling)? {
-            "default" => Ok(Self::fixed(options.plain(1.0))),
+            // What tells text, height and width apart in images is the same for all three in text.
+            "default" | "mrope" => Ok(Self::fixed(options.plain(1.0))),
             "linear" => Ok(Self::fixed(options.plain(1.0 / positive(scaling, "factor")?))),
             "dynamic" => {
                 let turn = Turn::Dynamic(Dynamic::of_config(scaling, options)?);
@@ -159,6 +160,11 @@ impl Rope {
                 let yarn = Yarn::of_config(scaling)?;
                 let turn = Turn::Fixed(options.with_table(yarn.table(base, dimensions)?));
                 Ok(Self { turn, magnitude: yarn.magnitude() as f32 })
+            }
+            "proportional" => {
+                let table =
+                    Proportional::of_config(scaling, dimensions)?.table(base, dimensions)?;
+                Ok(Self::fixed(options.with_table(table)))
             }
             "longrope" => {
                 Self::long(options, scaling, positive(scaling, "original_max_position_embeddings")?)
@@ -202,8 +208,17 @@ impl Rope {
 }
 
 /// The kinds of stretch that [`Rope::new`] knows.
-const KINDS: [&str; 7] =
-    ["default", "linear", "dynamic", "llama3", "yarn", "deepseek_yarn", "longrope"];
+const KINDS: [&str; 9] = [
+    "default",
+    "linear",
+    "dynamic",
+    "llama3",
+    "yarn",
+    "deepseek_yarn",
+    "longrope",
+    "proportional",
+    "mrope",
+];
 
 /// The kind that `scaling` names.
 ///
@@ -288,6 +303,15 @@ mod tests {
                         "long_factor": [1.0, 2.0] }),
                 "long_factor",
             ),
+            (
+                json!({ "type": "proportional", "partial_rotary_factor": 1.5 }),
+                "partial_rotary_factor",
+            ),
+            (
+                json!({ "type": "proportional", "partial_rotary_factor": 0.4 }),
+                "partial_rotary_factor",
+            ),
+            (json!({ "type": "proportional", "factor": -1 }), "factor"),
         ];
         for (scaling, named) in cases {
             let error = of(&json!({

@@ -34,26 +34,22 @@ impl ErrorBody {
 
 impl From<&Error> for ErrorBody {
     fn from(error: &Error) -> Self {
-        let (kind, code) = names(error.code());
+        let (kind, code) = (kind(error.code()), error.code().name());
         let param = error.param().map(str::to_owned);
         Self { error: ErrorObject { message: error.to_string(), kind, param, code } }
     }
 }
 
-/// OpenAI's `type` and our `code` of an engine error.
-fn names(code: Code) -> (&'static str, &'static str) {
+/// OpenAI's `type` of an engine error.
+fn kind(code: Code) -> &'static str {
     match code {
-        Code::InvalidRequest => ("invalid_request_error", "invalid_request"),
-        Code::Unsupported => ("invalid_request_error", "unsupported"),
-        Code::ContextLengthExceeded => ("invalid_request_error", "context_length_exceeded"),
-        Code::OverBudget => ("invalid_request_error", "over_budget"),
-        Code::ModelNotFound => ("invalid_request_error", "model_not_found"),
-        Code::QueueFull => ("rate_limit_error", "queue_full"),
-        Code::ShuttingDown => ("service_unavailable_error", "shutting_down"),
-        Code::EngineFailed => ("service_unavailable_error", "engine_failed"),
-        Code::BadModel => ("server_error", "bad_model"),
-        Code::BadImport => ("server_error", "bad_import"),
-        Code::Io => ("server_error", "io"),
-        Code::Internal => ("server_error", "internal"),
+        Code::InvalidRequest
+        | Code::Unsupported
+        | Code::ContextLengthExceeded
+        | Code::OverBudget
+        | Code::ModelNotFound => "invalid_request_error",
+        Code::QueueFull => "rate_limit_error",
+        Code::ShuttingDown | Code::EngineFailed => "service_unavailable_error",
+        Code::BadModel | Code::BadImport | Code::Io | Code::Internal => "server_error",
     }
 }

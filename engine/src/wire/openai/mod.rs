@@ -1,12 +1,18 @@
 //! OpenAI's chat completions, completions, models and errors.
 
+mod chunks;
 mod error;
+mod logprobs;
 mod models;
 mod reply;
 mod request;
+mod sampling;
 mod structure;
 
+pub use chunks::Chunks;
 pub use error::ErrorBody;
 pub use models::{ModelEntry, ModelList};
 pub use reply::{Body, ReplyHead};
+pub(super) use request::check_model;
 pub use request::{ReplyKind, ReplyRequest, chat, completion};
+pub(super) use sampling::sampling;

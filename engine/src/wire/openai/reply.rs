@@ -6,9 +6,11 @@
 
 use serde::Serialize;
 
+use super::logprobs::Logprobs;
 use super::request::ReplyKind;
-use crate::gateway::{FinishReason, Usage};
+use crate::gateway::{FinishReason, LogprobEntry, Usage};
 use crate::output::{AnswerPart, FoldedAnswer, FoldedCall};
+use crate::wire::timings::Timings;
 
 /// What all chunks of one reply share.
 #[derive(Debug, Clone)]
@@ -23,6 +25,8 @@ pub struct ReplyHead {
     pub model: String,
     /// Whether a stream ends in a usage chunk.
     pub include_usage: bool,
+    /// Whether log-probabilities are told.
+    pub logprobs: bool,
 }
 
 /// A whole answer or one chunk.
@@ -44,7 +48,7 @@ struct Choice {
     index: usize,
     #[serde(flatten)]
     content: Content,
-    logprobs: Option<()>,
+    logprobs: Option<Logprobs>,
     finish_reason: Option<&'static str>,
 }
 
@@ -141,47 +145,35 @@ struct PromptDetails {
     cached_tokens: usize,
 }
 
-/// Where it ran and where the time went; an extension of ours that OpenAI's clients ignore.
-#[derive(Debug, Clone, Serialize)]
-struct Timings {
-    lane: &'static str,
-    lane_reasons: Vec<String>,
-    cached_tokens: usize,
-    queue_ms: f64,
-    prefill_ms: f64,
-    first_token_ms: f64,
-    decode_ms: f64,
-    decode_tokens_per_second: f64,
-}
-
 impl ReplyHead {
     /// The chunk before any text: a chat's role. Completions have none.
     pub fn opening(&self) -> Option<Body> {
         let delta =
             Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() };
         match self.kind {
-            ReplyKind::Chat => Some(self.chunk(Content::Delta(delta), None)),
+            ReplyKind::Chat => Some(self.chunk(Content::Delta(delta), &[], None)),
             ReplyKind::Completion => None,
         }
     }
 
-    /// The chunk of a part of the answer; the end of a tool call has none.
-    pub fn part(&self, part: AnswerPart) -> Option<Body> {
+    /// The chunk of a part of the answer, with what is known of the tokens that begin in it; the end of a
+    /// tool call has none.
+    pub fn part(&self, part: AnswerPart, entries: &[LogprobEntry]) -> Option<Body> {
         let content = match (self.kind, part) {
             (ReplyKind::Chat, part) => Content::Delta(Delta::of(part)?),
             (ReplyKind::Completion, AnswerPart::Text(text)) => Content::Text(text),
             (ReplyKind::Completion, _) => return None,
         };
-        Some(self.chunk(content, None))
+        Some(self.chunk(content, entries, None))
     }
 
-    /// The one chunk that carries a finish reason.
-    pub fn finish(&self, reason: FinishReason) -> Body {
+    /// The one chunk that carries a finish reason, and what is known of tokens without text before it.
+    pub fn finish(&self, reason: FinishReason, entries: &[LogprobEntry]) -> Body {
         let content = match self.kind {
             ReplyKind::Chat => Content::Delta(Delta::default()),
             ReplyKind::Completion => Content::Text(String::new()),
         };
-        self.chunk(content, Some(reason))
+        self.chunk(content, entries, Some(reason))
     }
 
     /// The last chunk, for clients that asked for usage.
@@ -195,22 +187,35 @@ impl ReplyHead {
     }
 
     /// The answer of a request that does not stream.
-    pub fn whole(&self, answer: FoldedAnswer, reason: FinishReason, usage: &Usage) -> Body {
+    pub fn whole(
+        &self,
+        answer: FoldedAnswer,
+        entries: &[LogprobEntry],
+        reason: FinishReason,
+        usage: &Usage,
+    ) -> Body {
         let content = match self.kind {
             ReplyKind::Chat => Content::Message(Message::from(answer)),
             ReplyKind::Completion => Content::Text(answer.text),
         };
+        let logprobs = self.logprobs.then(|| Logprobs::new(self.kind, entries));
         Body {
-            choices: vec![choice(content, Some(reason))],
+            choices: vec![choice(content, logprobs, Some(reason))],
             usage: UsageField::Counts(UsageCounts::from(usage)),
             timings: Some(Timings::from(usage)),
             ..self.frame(self.kind.whole_object())
         }
     }
 
-    fn chunk(&self, content: Content, reason: Option<FinishReason>) -> Body {
+    fn chunk(
+        &self,
+        content: Content,
+        entries: &[LogprobEntry],
+        reason: Option<FinishReason>,
+    ) -> Body {
         let usage = if self.include_usage { UsageField::Null } else { UsageField::Absent };
-        let choices = vec![choice(content, reason)];
+        let logprobs = (!entries.is_empty()).then(|| Logprobs::new(self.kind, entries));
+        let choices = vec![choice(content, logprobs, reason)];
         Body { choices, usage, ..self.frame(self.kind.chunk_object()) }
     }
 
@@ -227,13 +232,15 @@ impl ReplyHead {
     }
 }
 
-fn choice(content: Content, reason: Option<FinishReason>) -> Choice {
+fn choice(content: Content, logprobs: Option<Logprobs>, reason: Option<FinishReason>) -> Choice {
     let finish_reason = reason.map(|reason| match reason {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
         FinishReason::ToolCalls => "tool_calls",
+        // OpenAI has no such reason, and any of its own would pass a torn answer for a whole one.
+        FinishReason::Cancelled => "cancelled",
     });
-    Choice { index: 0, content, logprobs: None, finish_reason }
+    Choice { index: 0, content, logprobs, finish_reason }
 }
 
 impl Delta {
@@ -285,21 +292,6 @@ impl From<&Usage> for UsageCounts {
             completion_tokens: usage.generated_tokens,
             total_tokens: usage.prompt_tokens + usage.generated_tokens,
             prompt_tokens_details: PromptDetails { cached_tokens: usage.cached_tokens },
-        }
-    }
-}
-
-impl From<&Usage> for Timings {
-    fn from(usage: &Usage) -> Self {
-        Self {
-            lane: usage.lane.name(),
-            lane_reasons: usage.lane_reasons.clone(),
-            cached_tokens: usage.cached_tokens,
-            queue_ms: usage.queue_ms,
-            prefill_ms: usage.prefill_ms,
-            first_token_ms: usage.first_token_ms,
-            decode_ms: usage.decode_ms,
-            decode_tokens_per_second: usage.decode_tokens_per_second(),
         }
     }
 }

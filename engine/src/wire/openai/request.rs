@@ -12,14 +12,15 @@ use uuid::Uuid;
 use super::structure;
 use crate::error::{Code, Error, Result};
 use crate::gateway::{GenerateRequest, ModelCard, Prompt};
-use crate::sampling::SamplingParams;
 use crate::wire::Fields;
-use crate::wire::fields::mismatch;
+use crate::wire::fields::{mismatch, shortened};
+
+use super::sampling::sampling;
 
 /// A name that always means the served model.
 const DEFAULT_MODEL: &str = "default";
-
-const FINITE_F32: f64 = f32::MAX as f64;
+/// mlx-lm's name for it.
+const DEFAULT_MODEL_OF_MLX_LM: &str = "default_model";
 
 /// Which of the two APIs a request came by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +101,7 @@ fn request(
     card: &ModelCard,
 ) -> Result<ReplyRequest> {
     check_choices(fields)?;
-    check_penalties(fields)?;
+    check_ignored(fields)?;
     let stream = fields.boolean("stream")?.unwrap_or(false);
     Ok(ReplyRequest {
         kind,
@@ -108,18 +109,19 @@ fn request(
         include_usage: include_usage(fields, stream)?,
         generate: GenerateRequest {
             max_tokens: max_tokens(fields)?,
-            sampling: sampling(fields, &card.sampling_defaults)?,
+            sampling: sampling(kind, fields, &card.sampling_defaults)?,
             stop: stop_strings(fields)?,
             structure: structure::structure(fields)?,
-            // The priority comes by a header.
+            // Priority and client come by headers.
             ..GenerateRequest::new(kind.new_id(), prompt)
         },
     })
 }
 
-fn check_model(fields: &Fields<'_>, card: &ModelCard) -> Result<()> {
+/// Holds the `model` of a request against the served one.
+pub(in crate::wire) fn check_model(fields: &Fields<'_>, card: &ModelCard) -> Result<()> {
     match fields.text("model")? {
-        None | Some("" | DEFAULT_MODEL) => Ok(()),
+        None | Some("" | DEFAULT_MODEL | DEFAULT_MODEL_OF_MLX_LM) => Ok(()),
         Some(name) if name == card.id => Ok(()),
         Some(name) => Err(card.not_found(name)),
     }
@@ -131,30 +133,6 @@ fn max_tokens(fields: &Fields<'_>) -> Result<Option<NonZeroUsize>> {
     let newer = fields.integer("max_completion_tokens", 1..=i64::MAX)?;
     let tokens = newer.or(older).map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
     Ok(tokens.and_then(NonZeroUsize::new))
-}
-
-fn sampling(fields: &Fields<'_>, defaults: &SamplingParams) -> Result<SamplingParams> {
-    let number = |name, range, default: f32| -> Result<f32> {
-        Ok(fields.number(name, range)?.map_or(default, |number| number as f32))
-    };
-    let top_k = fields.integer("top_k", 0..=i64::from(u32::MAX))?;
-    Ok(SamplingParams {
-        temperature: number("temperature", 0.0..=FINITE_F32, defaults.temperature)?,
-        top_p: number("top_p", 0.0..=1.0, defaults.top_p)?,
-        min_p: number("min_p", 0.0..=1.0, defaults.min_p)?,
-        top_k: top_k.map_or(defaults.top_k, |top_k| u32::try_from(top_k).unwrap_or(u32::MAX)),
-        seed: seed(fields)?.or(defaults.seed),
-        ..defaults.clone()
-    })
-}
-
-/// A seed is any 64-bit pattern: clients send signed and unsigned ones.
-fn seed(fields: &Fields<'_>) -> Result<Option<u64>> {
-    let unsigned = fields.get("seed").and_then(Value::as_u64);
-    match unsigned {
-        Some(seed) => Ok(Some(seed)),
-        None => Ok(fields.integer("seed", i64::MIN..=i64::MAX)?.map(i64::cast_unsigned)),
-    }
 }
 
 fn stop_strings(fields: &Fields<'_>) -> Result<Vec<String>> {
@@ -293,21 +271,20 @@ const CHAT_REFUSALS: &[Refusal] = &[
     ("functions", is_filled),
     ("tool_choice", chooses_a_tool),
     ("function_call", chooses_a_tool),
-    ("logprobs", asks),
-    ("top_logprobs", asks),
-    ("logit_bias", is_filled),
     ("audio", is_filled),
     ("modalities", goes_beyond_text),
     ("prediction", is_filled),
     ("web_search_options", |_| true),
+    ("adapters", is_filled),
+    ("draft_model", names_a_draft),
+    ("role_mapping", is_filled),
 ];
 
 const COMPLETION_REFUSALS: &[Refusal] = &[
     ("suffix", is_filled),
     ("echo", asks),
-    // Even 0 asks for the chosen tokens' log-probabilities.
-    ("logprobs", |value| *value != Value::Bool(false)),
-    ("logit_bias", is_filled),
+    ("adapters", is_filled),
+    ("draft_model", names_a_draft),
 ];
 
 fn refuse(fields: &Fields<'_>, refusals: &[Refusal]) -> Result<()> {
@@ -324,18 +301,20 @@ fn check_choices(fields: &Fields<'_>) -> Result<()> {
     Ok(())
 }
 
-fn check_penalties(fields: &Fields<'_>) -> Result<()> {
-    for name in ["frequency_penalty", "presence_penalty"] {
-        if fields.number(name, -2.0..=2.0)?.is_some_and(|penalty| penalty != 0.0) {
-            return Err(unsupported(name, format!("`{name}` other than 0 is not supported")));
+/// Fields that change nothing of the answer, but have a right form.
+fn check_ignored(fields: &Fields<'_>) -> Result<()> {
+    fields.text("user")?;
+    fields.integer("num_draft_tokens", 0..=i64::MAX)?;
+    let Some(metadata) = fields.nested("metadata")? else {
+        return Ok(());
+    };
+    for (key, value) in metadata.object() {
+        if !value.is_string() {
+            let path = metadata.path_of(&shortened(key));
+            return Err(mismatch(&path, "a string", value));
         }
     }
-    // Dividing by 1 changes nothing, and mlx-lm reads 0 as off.
-    let name = "repetition_penalty";
-    match fields.number(name, 0.0..=FINITE_F32)? {
-        None | Some(0.0 | 1.0) => Ok(()),
-        Some(_) => Err(unsupported(name, format!("`{name}` other than 1 is not supported"))),
-    }
+    Ok(())
 }
 
 fn is_filled(value: &Value) -> bool {
@@ -350,6 +329,11 @@ fn is_filled(value: &Value) -> bool {
 
 fn asks(value: &Value) -> bool {
     *value != Value::Bool(false) && value.as_f64() != Some(0.0)
+}
+
+/// mlx-lm's default is its own word for no other model than the served one.
+fn names_a_draft(value: &Value) -> bool {
+    is_filled(value) && value.as_str() != Some(DEFAULT_MODEL_OF_MLX_LM)
 }
 
 fn chooses_a_tool(value: &Value) -> bool {
@@ -376,7 +360,7 @@ mod tests {
     use super::*;
     use crate::gateway::script::card;
 
-    const NAMES: [&str; 27] = [
+    const NAMES: &[&str] = &[
         "model",
         "messages",
         "prompt",
@@ -403,7 +387,21 @@ mod tests {
         "guided_json",
         "guided_choice",
         "frequency_penalty",
+        "frequency_context_size",
+        "presence_penalty",
+        "presence_context_size",
+        "repetition_penalty",
+        "repetition_context_size",
+        "xtc_probability",
+        "xtc_threshold",
+        "top_logprobs",
         "logit_bias",
+        "5",
+        "user",
+        "metadata",
+        "num_draft_tokens",
+        "adapters",
+        "draft_model",
     ];
 
     /// Any JSON, with the names and values that lead deep into the readers.
@@ -420,7 +418,7 @@ mod tests {
             ".{0,80}".prop_map(Value::from),
         ];
         leaf.prop_recursive(4, 48, 6, |inner| {
-            let names = prop::sample::select(&NAMES[..]);
+            let names = prop::sample::select(NAMES);
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
                 prop::collection::vec((names, inner), 0..6).prop_map(|fields| {
@@ -434,7 +432,7 @@ mod tests {
 
     /// A body that is right but for one field.
     fn nearly_right() -> impl Strategy<Value = Value> {
-        (prop::sample::select(&NAMES[..]), any_json()).prop_map(|(name, value)| {
+        (prop::sample::select(NAMES), any_json()).prop_map(|(name, value)| {
             let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "prompt": "hi"});
             body[name] = value;
             body
@@ -453,6 +451,16 @@ mod tests {
                         prop_assert!(sampling.temperature.is_finite() && sampling.temperature >= 0.0);
                         prop_assert!((0.0..=1.0).contains(&sampling.top_p));
                         prop_assert!((0.0..=1.0).contains(&sampling.min_p));
+                        prop_assert!((0.0..=1.0).contains(&sampling.xtc.probability));
+                        prop_assert!((0.0..=1.0).contains(&sampling.xtc.threshold));
+                        prop_assert!(sampling.repetition.amount.is_finite());
+                        prop_assert!(sampling.repetition.amount >= 0.0);
+                        prop_assert!(sampling.presence.amount.abs() <= 2.0);
+                        prop_assert!(sampling.frequency.amount.abs() <= 2.0);
+                        prop_assert!(sampling.logprobs.is_none_or(|top| top <= 20));
+                        let terms = &sampling.logit_bias;
+                        prop_assert!(terms.iter().all(|(_, term)| term.abs() <= 100.0));
+                        prop_assert!(terms.is_sorted_by_key(|(id, _)| *id));
                         prop_assert!(request.stream || !request.include_usage);
                     }
                     Err(error) => {

@@ -69,6 +69,7 @@ impl Rig {
         let token = |index: usize| (index * 7919 + number * 104_729) % self.vocabulary;
         let spec = RowSpec {
             id: format!("bench-{number}"),
+            client: "bench".into(),
             lane,
             lane_reasons: [].into(),
             priority: Priority::Interactive,

@@ -146,6 +146,35 @@ impl LongRope {
     }
 }
 
+/// Only the leading part of a head turns, but with the frequencies of the whole head; the others stand
+/// still, as if their wavelengths were infinite (mlx-lm 0.32.2, `rope_utils.ProportionalRoPE`).
+#[derive(Debug)]
+pub(super) struct Proportional {
+    factor: f64,
+    turning: i32,
+}
+
+impl Proportional {
+    pub(super) fn of_config(scaling: &ModelConfig, dimensions: i32) -> Result<Self> {
+        const PART: &str = "partial_rotary_factor";
+        let part = optional(scaling, PART, 1.0)?;
+        let turning = (f64::from(dimensions) * part) as i32;
+        if turning < 2 || turning > dimensions || turning % 2 != 0 {
+            return Err(scaling.wrong(PART, &part.into()));
+        }
+        let factor = scaling.get("factor").map(|_| positive(scaling, "factor")).transpose()?;
+        Ok(Self { factor: factor.unwrap_or(1.0), turning })
+    }
+
+    pub(super) fn table(&self, base: f64, dimensions: i32) -> Result<Array> {
+        let (turning, still) = (self.turning / 2, (dimensions - self.turning) / 2);
+        let turning = ops::slice_axis(&plain(base, dimensions)?, 0, 0, turning)?;
+        let turning = ops::scale(&turning, self.factor as f32)?;
+        let still = Array::from_iter((0..still).map(|_| f32::INFINITY), &[still]);
+        ops::concatenate_axis(&[turning, still], 0)
+    }
+}
+
 /// What LongRoPE scales queries and keys by when `trained_tokens` are stretched `stretch` times.
 pub(super) fn long_magnitude(stretch: f64, trained_tokens: f64) -> f64 {
     match stretch <= 1.0 {

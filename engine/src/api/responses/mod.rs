@@ -1,0 +1,70 @@
+//! OpenAI's responses: answers that are remembered for a while.
+
+mod keep;
+mod store;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::Response;
+use serde_json::Value;
+
+use super::Served;
+use super::answer;
+use super::body::JsonBody;
+use super::caller::Caller;
+use super::id::Id;
+use super::rejection::Rejection;
+use crate::clock;
+use crate::wire::responses::{self, DeletedBody, ResponseTeller};
+
+use self::keep::Keeping;
+
+pub(super) use store::ResponseStore;
+
+/// What was left out of a request, one header each.
+const WARNING: HeaderName = HeaderName::from_static("x-slipstream-warning");
+
+pub(super) async fn create(
+    State(served): State<Served>,
+    caller: Caller,
+    JsonBody(body): JsonBody,
+) -> Result<Response, Rejection> {
+    let Served { engine, responses, .. } = &served;
+    let owner = caller.key.clone();
+    let past = responses.past_of(owner.clone());
+    let request = responses::response(&body, engine.card(), &past)?;
+    let manner = served.manner(&caller, request.stream);
+    let generation = engine.generate(caller.asks(request.generate)).await?;
+    let (id, model) = (generation.id().to_owned(), engine.card().id.clone());
+    let teller = ResponseTeller::new(id, clock::unix_seconds(), model, request.echo);
+    let keeping = Keeping::new(teller, Arc::clone(responses), owner, request.conversation);
+    let mut response = answer::respond(engine.clone(), manner, keeping, generation).await?;
+    for warning in &request.warnings {
+        if let Ok(warning) = HeaderValue::from_str(warning) {
+            response.headers_mut().append(WARNING, warning);
+        }
+    }
+    Ok(response)
+}
+
+pub(super) async fn get(
+    State(Served { responses, .. }): State<Served>,
+    caller: Caller,
+    Id(id): Id,
+) -> Result<Json<Value>, Rejection> {
+    responses.body(&id, caller.key.as_ref()).map(Json).ok_or(Rejection::NoResponse(id))
+}
+
+pub(super) async fn delete(
+    State(Served { responses, .. }): State<Served>,
+    caller: Caller,
+    Id(id): Id,
+) -> Result<Json<DeletedBody>, Rejection> {
+    match responses.remove(&id, caller.key.as_ref()) {
+        true => Ok(Json(DeletedBody::new(id))),
+        false => Err(Rejection::NoResponse(id)),
+    }
+}

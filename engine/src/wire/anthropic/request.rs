@@ -1,0 +1,259 @@
+//! From a JSON body to a request that the engine can check against its model.
+//!
+//! `cache_control` may stand anywhere and changes nothing: prefixes are cached without being asked.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::content;
+use crate::error::{Code, Error, Result};
+use crate::gateway::{
+    GenerateRequest, ModelCard, Prompt, Reasoning, ReasoningEffort, ToolChoice, ToolUse,
+};
+use crate::limits;
+use crate::output::Tool;
+use crate::wire::conversation::Conversation;
+use crate::wire::fields::mismatch;
+use crate::wire::{Fields, openai};
+
+/// The body of `/v1/messages`.
+#[derive(Debug, Clone)]
+pub struct MessagesRequest {
+    /// What to generate.
+    pub generate: GenerateRequest,
+    /// Whether to answer in events.
+    pub stream: bool,
+}
+
+/// Reads the body of `/v1/messages`.
+///
+/// # Errors
+/// `InvalidRequest`, `Unsupported` or `ModelNotFound`, naming the field.
+pub fn messages(body: &Value, card: &ModelCard) -> Result<MessagesRequest> {
+    let fields = Fields::of_body(body)?;
+    fields.required("model")?;
+    let chat = chat(&fields, card)?;
+    fields.required("max_tokens")?;
+    let max_tokens = fields.integer("max_tokens", 1..=i64::MAX)?.unwrap_or(1);
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    check_metadata(&fields)?;
+    let generate = GenerateRequest {
+        max_tokens: NonZeroUsize::new(usize::try_from(max_tokens).unwrap_or(usize::MAX)),
+        sampling: openai::sampling(openai::ReplyKind::Chat, &fields, &card.sampling_defaults)?,
+        stop: stop_sequences(&fields)?,
+        ..chat
+    };
+    Ok(MessagesRequest { generate, stream })
+}
+
+/// Reads the body of `/v1/messages/count_tokens`: a request whose prompt is to be counted.
+///
+/// # Errors
+/// As [`messages`].
+pub fn count_tokens(body: &Value, card: &ModelCard) -> Result<GenerateRequest> {
+    let fields = Fields::of_body(body)?;
+    fields.required("model")?;
+    chat(&fields, card)
+}
+
+/// What both routes read: everything that becomes a part of the prompt.
+fn chat(fields: &Fields<'_>, card: &ModelCard) -> Result<GenerateRequest> {
+    check_model(fields, card)?;
+    refuse(fields)?;
+    let prompt = Prompt::Chat { messages: conversation(fields)? };
+    let id = format!("msg_{}", Uuid::new_v4().simple());
+    let reasoning = reasoning(fields)?;
+    Ok(GenerateRequest { tools: tool_use(fields)?, reasoning, ..GenerateRequest::new(id, prompt) })
+}
+
+/// Anthropic's clients ask for models of Anthropic's by themselves, if only for a title: whatever is
+/// called `claude` means the model that is served here.
+fn check_model(fields: &Fields<'_>, card: &ModelCard) -> Result<()> {
+    match fields.text("model")? {
+        Some(name) if name.starts_with("claude") => Ok(()),
+        _ => openai::check_model(fields, card),
+    }
+}
+
+/// Fields that ask for what this server has not.
+fn refuse(fields: &Fields<'_>) -> Result<()> {
+    for name in ["mcp_servers", "container"] {
+        let filled = |value: &&Value| value.as_array().is_none_or(|items| !items.is_empty());
+        if fields.get(name).filter(filled).is_some() {
+            return Err(unsupported(name, format!("`{name}` is not supported")));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn unsupported(param: &str, message: String) -> Error {
+    Error::new(Code::Unsupported, message).with_param(param)
+}
+
+fn check_metadata(fields: &Fields<'_>) -> Result<()> {
+    if let Some(metadata) = fields.nested("metadata")? {
+        metadata.text("user_id")?;
+    }
+    Ok(())
+}
+
+fn conversation(fields: &Fields<'_>) -> Result<Vec<Value>> {
+    let mut conversation = Conversation::default();
+    if let Some(system) = content::system(fields)? {
+        conversation.say("system", &system);
+    }
+    fields.required("messages")?;
+    let messages = fields.array("messages")?.unwrap_or_default();
+    if messages.is_empty() {
+        return Err(Error::invalid("messages", "`messages` must hold at least one message"));
+    }
+    for (index, message) in messages.iter().enumerate() {
+        content::message(&mut conversation, &Fields::at(format!("messages[{index}]"), message)?)?;
+    }
+    if conversation.last_role() == Some("assistant") {
+        let path = format!("messages[{}].role", messages.len() - 1);
+        let message = format!("`{path}`: an answer that the assistant has begun is not continued");
+        return Err(unsupported(&path, message));
+    }
+    Ok(conversation.into_messages())
+}
+
+fn stop_sequences(fields: &Fields<'_>) -> Result<Vec<String>> {
+    let sequences = fields.array("stop_sequences")?.unwrap_or_default();
+    let (most, longest) = (limits::STOP_STRINGS_MAX, limits::STOP_STRING_BYTES_MAX);
+    if sequences.len() > most {
+        let message =
+            format!("`stop_sequences` holds {} strings, and {most} are allowed", sequences.len());
+        return Err(Error::invalid("stop_sequences", message));
+    }
+    let sequence = |(index, sequence): (usize, &Value)| match sequence.as_str() {
+        Some(text) if (1..=longest).contains(&text.len()) => Ok(text.to_owned()),
+        _ => {
+            let expected = format!("a string of 1 to {longest} bytes");
+            Err(mismatch(&format!("stop_sequences[{index}]"), &expected, sequence))
+        }
+    };
+    sequences.iter().enumerate().map(sequence).collect()
+}
+
+// --- thinking ---
+
+fn reasoning(fields: &Fields<'_>) -> Result<Reasoning> {
+    let mut reasoning = Reasoning::default();
+    if let Some(thinking) = fields.nested("thinking")? {
+        thinking.required("type")?;
+        reasoning.enabled = match thinking.text("type")?.unwrap_or_default() {
+            "enabled" => {
+                // The model is not held to it: it thinks as long as it was taught to.
+                thinking.required("budget_tokens")?;
+                thinking.integer("budget_tokens", 1..=i64::MAX)?;
+                Some(true)
+            }
+            "disabled" => Some(false),
+            "adaptive" => None,
+            _ => {
+                let expected = "`enabled`, `disabled` or `adaptive`";
+                return Err(mismatch("thinking.type", expected, &thinking.object()["type"]));
+            }
+        };
+    }
+    if let Some(output) = fields.nested("output_config")? {
+        reasoning.effort = effort(&output)?;
+        if output.get("format").is_some() {
+            let path = output.path_of("format");
+            return Err(unsupported(&path, format!("`{path}` is not supported")));
+        }
+    }
+    Ok(reasoning)
+}
+
+fn effort(output: &Fields<'_>) -> Result<Option<ReasoningEffort>> {
+    Ok(Some(match output.text("effort")? {
+        None => return Ok(None),
+        Some("low") => ReasoningEffort::Low,
+        Some("medium") => ReasoningEffort::Medium,
+        Some("high") => ReasoningEffort::High,
+        Some("xhigh" | "max") => ReasoningEffort::ExtraHigh,
+        Some(_) => {
+            let expected = "one of `low`, `medium`, `high`, `xhigh`, `max`";
+            let path = output.path_of("effort");
+            return Err(mismatch(&path, expected, &output.object()["effort"]));
+        }
+    }))
+}
+
+// --- tools ---
+
+fn tool_use(fields: &Fields<'_>) -> Result<ToolUse> {
+    let items = fields.array("tools")?.unwrap_or_default();
+    let mut tools: Vec<Tool> = Vec::with_capacity(items.len());
+    for (index, item) in items.iter().enumerate() {
+        let tool = tool(&Fields::at(format!("tools[{index}]"), item)?)?;
+        if tools.iter().any(|other| other.name == tool.name) {
+            let path = format!("tools[{index}].name");
+            let message = format!("`{path}` is `{}`, as that of another tool", tool.name);
+            return Err(Error::invalid(path, message));
+        }
+        tools.push(tool);
+    }
+    let tools: Arc<[Tool]> = tools.into();
+    let (choice, parallel) = tool_choice(fields, &tools)?;
+    Ok(ToolUse { tools, choice, parallel })
+}
+
+fn tool(fields: &Fields<'_>) -> Result<Tool> {
+    match fields.text("type")? {
+        None | Some("custom") => {}
+        Some(kind) => {
+            let path = fields.path_of("type");
+            let message = format!("`{path}`: tools of the type `{kind}` are not supported");
+            return Err(unsupported(&path, message));
+        }
+    }
+    fields.required("name")?;
+    let name = fields.text("name")?.unwrap_or_default();
+    if name.is_empty() {
+        let path = fields.path_of("name");
+        return Err(Error::invalid(&path, format!("`{path}` must not be empty")));
+    }
+    fields.required("input_schema")?;
+    let parameters = fields.nested("input_schema")?.map(|schema| schema.object().clone());
+    let description = fields.text("description")?.map(str::to_owned);
+    Ok(Tool { name: name.to_owned(), description, parameters })
+}
+
+fn tool_choice(fields: &Fields<'_>, tools: &[Tool]) -> Result<(ToolChoice, bool)> {
+    let Some(choice) = fields.nested("tool_choice")? else {
+        return Ok((ToolChoice::Auto, true));
+    };
+    choice.required("type")?;
+    let parallel = !choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);
+    let needs_tools = |choice: ToolChoice| match tools {
+        [] => {
+            Err(Error::invalid("tool_choice", "`tool_choice` asks for a tool, and there are none"))
+        }
+        _ => Ok(choice),
+    };
+    let choice = match choice.text("type")?.unwrap_or_default() {
+        "auto" => ToolChoice::Auto,
+        "none" => ToolChoice::None,
+        "any" => needs_tools(ToolChoice::Required)?,
+        "tool" => {
+            choice.required("name")?;
+            let name = choice.text("name")?.unwrap_or_default();
+            if !tools.iter().any(|tool| tool.name == name) {
+                let message = format!("`tool_choice.name` is `{name}`, and no tool is called so");
+                return Err(Error::invalid("tool_choice.name", message));
+            }
+            ToolChoice::Named(name.to_owned())
+        }
+        _ => {
+            let expected = "one of `auto`, `any`, `tool`, `none`";
+            return Err(mismatch("tool_choice.type", expected, &choice.object()["type"]));
+        }
+    };
+    Ok((choice, parallel))
+}

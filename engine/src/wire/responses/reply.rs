@@ -1,0 +1,414 @@
+//! Responses, as events and whole.
+//!
+//! Events are numbered from 0. In order: `response.created`, `response.in_progress`; items one after the
+//! other, each from its `response.output_item.added` over its part and deltas to its
+//! `response.output_item.done`; and then one of `response.completed`, `response.incomplete` and
+//! `response.failed`, with the whole response.
+//!
+//! A function call that was cut off is never done: its item is in the response, as incomplete.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::items::{Item, Part, Status};
+use super::request::{Echo, new_id};
+use crate::error::{Code, Error};
+use crate::gateway::{AnswerEvent, FinishReason, Usage};
+use crate::output::{AnswerPart, FoldedAnswer};
+use crate::wire::conversation::Conversation;
+use crate::wire::timings::Timings;
+use crate::wire::{Ending, Frame, Teller};
+
+/// A response, whole or on its way.
+#[derive(Debug, Clone, Serialize)]
+pub struct Response {
+    id: String,
+    object: &'static str,
+    created_at: u64,
+    status: &'static str,
+    background: bool,
+    error: Option<Failure>,
+    incomplete_details: Option<Cut>,
+    model: String,
+    output: Vec<Item>,
+    usage: Option<UsageCounts>,
+    #[serde(flatten)]
+    echo: Echo,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Timings>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Failure {
+    code: &'static str,
+    message: String,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Cut {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct UsageCounts {
+    input_tokens: usize,
+    input_tokens_details: InputDetails,
+    output_tokens: usize,
+    output_tokens_details: OutputDetails,
+    total_tokens: usize,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct InputDetails {
+    cached_tokens: usize,
+    /// Always 0: nothing is billed for keeping them.
+    cache_write_tokens: usize,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct OutputDetails {
+    reasoning_tokens: usize,
+}
+
+impl Response {
+    /// Its id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// What it says.
+    pub fn output(&self) -> &[Item] {
+        &self.output
+    }
+
+    /// Whether it may be asked for later.
+    pub fn is_kept(&self) -> bool {
+        self.echo.store
+    }
+}
+
+/// Tells one response.
+#[derive(Debug)]
+pub struct ResponseTeller {
+    response: Response,
+    /// Whether the last item of the output is still being told.
+    open: bool,
+    /// The number of the next event.
+    sequence: u64,
+    /// What was said, for the conversation that goes on.
+    answer: FoldedAnswer,
+}
+
+/// An event without its number.
+struct Event {
+    kind: &'static str,
+    body: Value,
+}
+
+impl ResponseTeller {
+    /// A teller of the response `id` of `model` to a request that is echoed as `echo`.
+    pub fn new(id: String, created_at: u64, model: String, echo: Echo) -> Self {
+        let response = Response {
+            id,
+            object: "response",
+            created_at,
+            status: "in_progress",
+            background: false,
+            error: None,
+            incomplete_details: None,
+            model,
+            output: Vec::new(),
+            usage: None,
+            echo,
+            timings: None,
+        };
+        Self { response, open: false, sequence: 0, answer: FoldedAnswer::default() }
+    }
+
+    /// The response as it is by now.
+    pub fn response(&self) -> &Response {
+        &self.response
+    }
+
+    /// `conversation` with the answer behind it.
+    pub fn continued(&self, conversation: Vec<Value>) -> Vec<Value> {
+        let mut conversation = Conversation::after(conversation);
+        let FoldedAnswer { reasoning, text, calls, .. } = &self.answer;
+        if !reasoning.is_empty() {
+            conversation.think(reasoning);
+        }
+        if !text.is_empty() {
+            conversation.answer(text);
+        }
+        for call in calls.iter().filter(|call| call.ended) {
+            let arguments = serde_json::from_str(&call.arguments);
+            let arguments = arguments.unwrap_or_else(|_| Value::from(call.arguments.as_str()));
+            conversation.call(&call.id, &call.name, arguments);
+        }
+        conversation.into_messages()
+    }
+
+    fn part(&mut self, part: AnswerPart) -> Vec<Event> {
+        self.answer.push(part.clone());
+        match part {
+            AnswerPart::Reasoning(text) => {
+                let mut events = self.enter(
+                    |item| matches!(item, Item::Reasoning { .. }),
+                    || {
+                        let (id, content) = (new_id("rs"), vec![Part::reasoning_text()]);
+                        Item::Reasoning { id, status: Status::InProgress, summary: [], content }
+                    },
+                );
+                events.extend(self.say("response.reasoning_text.delta", &text));
+                events
+            }
+            AnswerPart::Text(text) => {
+                let mut events = self.enter(
+                    |item| matches!(item, Item::Message { .. }),
+                    || {
+                        let (id, content) = (new_id("msg"), vec![Part::output_text()]);
+                        Item::Message { id, status: Status::InProgress, role: "assistant", content }
+                    },
+                );
+                events.extend(self.say("response.output_text.delta", &text));
+                events
+            }
+            AnswerPart::ToolCallStarted { id: call_id, name, .. } => self.enter(
+                |_| false,
+                || Item::FunctionCall {
+                    id: new_id("fc"),
+                    status: Status::InProgress,
+                    call_id,
+                    name,
+                    arguments: String::new(),
+                },
+            ),
+            AnswerPart::ToolCallArguments { json, .. } => {
+                self.say("response.function_call_arguments.delta", &json).into_iter().collect()
+            }
+            AnswerPart::ToolCallEnded { .. } => self.close(Status::Completed),
+        }
+    }
+
+    /// Goes on with the open item if it `fits`, or else ends it and begins a new one.
+    fn enter(&mut self, fits: impl Fn(&Item) -> bool, new: impl FnOnce() -> Item) -> Vec<Event> {
+        if self.open && self.response.output.last().is_some_and(fits) {
+            return Vec::new();
+        }
+        let mut events = self.close(Status::Completed);
+        let (item, output_index) = (new(), self.response.output.len());
+        let added = json!({"output_index": output_index, "item": item.bare()});
+        events.push(Event { kind: "response.output_item.added", body: added });
+        if let Some(part) = item.part() {
+            let body = json!({
+                "item_id": item.id(), "output_index": output_index, "content_index": 0, "part": part,
+            });
+            events.push(Event { kind: "response.content_part.added", body });
+        }
+        self.response.output.push(item);
+        self.open = true;
+        events
+    }
+
+    /// Adds to the open item.
+    fn say(&mut self, kind: &'static str, delta: &str) -> Option<Event> {
+        let output_index = self.response.output.len().checked_sub(1)?;
+        let item = self.response.output.last_mut()?;
+        item.append(delta)?;
+        let mut body = json!({"item_id": item.id(), "output_index": output_index, "delta": delta});
+        if item.part().is_some() {
+            body["content_index"] = Value::from(0);
+        }
+        if matches!(item, Item::Message { .. }) {
+            body["logprobs"] = json!([]);
+        }
+        Some(Event { kind, body })
+    }
+
+    /// Ends the open item, if one is. A call that did not complete has no end to tell.
+    fn close(&mut self, status: Status) -> Vec<Event> {
+        let Some(item) = self.response.output.last_mut().filter(|_| self.open) else {
+            return Vec::new();
+        };
+        self.open = false;
+        item.set_status(status);
+        if status != Status::Completed && matches!(item, Item::FunctionCall { .. }) {
+            return Vec::new();
+        }
+        let item = item.clone();
+        let output_index = self.response.output.len() - 1;
+        let (kind, name) = match &item {
+            Item::Reasoning { .. } => ("response.reasoning_text.done", "text"),
+            Item::Message { .. } => ("response.output_text.done", "text"),
+            Item::FunctionCall { .. } => ("response.function_call_arguments.done", "arguments"),
+        };
+        let mut done = json!({"item_id": item.id(), "output_index": output_index});
+        let mut events = Vec::new();
+        if let Some(part) = item.part() {
+            done["content_index"] = Value::from(0);
+            let mut ended = done.clone();
+            ended["part"] = json!(part);
+            events.push(Event { kind: "response.content_part.done", body: ended });
+        }
+        match &item {
+            Item::Message { .. } => done["logprobs"] = json!([]),
+            Item::FunctionCall { name, .. } => done["name"] = Value::from(name.as_str()),
+            Item::Reasoning { .. } => {}
+        }
+        done[name] = Value::from(item.text());
+        events.insert(0, Event { kind, body: done });
+        let body = json!({"output_index": output_index, "item": item});
+        events.push(Event { kind: "response.output_item.done", body });
+        events
+    }
+
+    /// Makes the response whole and tells what was still open.
+    fn finish(&mut self, ending: &Ending) -> Vec<Event> {
+        let (status, cut) = match ending.reason {
+            FinishReason::Stop | FinishReason::ToolCalls => ("completed", None),
+            FinishReason::Length => ("incomplete", Some("max_output_tokens")),
+            // OpenAI has no such reason; any of its own would pass a torn answer for a whole one.
+            FinishReason::Cancelled => ("incomplete", Some("cancelled")),
+        };
+        let call = self
+            .response
+            .output
+            .last()
+            .is_some_and(|item| matches!(item, Item::FunctionCall { .. }));
+        let whole = cut.is_none() && !call;
+        let events = self.close(if whole { Status::Completed } else { Status::Incomplete });
+        self.response.status = status;
+        self.response.incomplete_details = cut.map(|reason| Cut { reason });
+        self.response.usage = Some(UsageCounts::from(&ending.usage));
+        self.response.timings = Some(Timings::from(&ending.usage));
+        events
+    }
+
+    fn whole_event(&self, kind: &'static str) -> Event {
+        Event { kind, body: json!({"response": self.response}) }
+    }
+
+    fn frames(&mut self, events: Vec<Event>) -> Vec<Frame> {
+        events.into_iter().map(|event| self.frame(event)).collect()
+    }
+
+    fn frame(&mut self, Event { kind, body }: Event) -> Frame {
+        let mut event = json!({"type": kind, "sequence_number": self.sequence});
+        self.sequence += 1;
+        if let (Value::Object(event), Value::Object(body)) = (&mut event, body) {
+            event.extend(body);
+        }
+        Frame::named(kind, &event)
+    }
+}
+
+impl Teller for ResponseTeller {
+    type Whole = Response;
+
+    const COUNTS_EVENTS: bool = true;
+
+    fn opening(&mut self) -> Vec<Frame> {
+        let kinds = ["response.created", "response.in_progress"];
+        let events = kinds.map(|kind| self.whole_event(kind));
+        self.frames(events.into())
+    }
+
+    fn event(&mut self, event: AnswerEvent) -> Vec<Frame> {
+        let events = event.into_part().map(|part| self.part(part)).unwrap_or_default();
+        self.frames(events)
+    }
+
+    fn ending(&mut self, ending: &Ending) -> Vec<Frame> {
+        let mut events = self.finish(ending);
+        let kind = match self.response.incomplete_details {
+            None => "response.completed",
+            Some(_) => "response.incomplete",
+        };
+        events.push(self.whole_event(kind));
+        self.frames(events)
+    }
+
+    fn error(&mut self, error: &Error) -> Vec<Frame> {
+        self.close(Status::Incomplete);
+        self.response.status = "failed";
+        let (code, message) = (failure_code(error.code()), error.to_string());
+        self.response.error = Some(Failure { code, message });
+        let failed = self.whole_event("response.failed");
+        vec![self.frame(failed)]
+    }
+
+    fn idle(&mut self) -> Frame {
+        let event = self.whole_event("response.in_progress");
+        self.frame(event)
+    }
+
+    fn whole(&mut self, answer: FoldedAnswer, ending: &Ending) -> Response {
+        for part in unfolded(answer) {
+            self.part(part);
+        }
+        self.finish(ending);
+        self.response.clone()
+    }
+}
+
+/// The parts that `answer` is made of, each in one piece.
+fn unfolded(answer: FoldedAnswer) -> Vec<AnswerPart> {
+    let FoldedAnswer { reasoning, text, calls, .. } = answer;
+    let said = |text: &String| !text.is_empty();
+    let mut parts: Vec<_> =
+        Some(reasoning).filter(said).map(AnswerPart::Reasoning).into_iter().collect();
+    parts.extend(Some(text).filter(said).map(AnswerPart::Text));
+    for call in calls {
+        let index = call.index;
+        parts.push(AnswerPart::ToolCallStarted { index, id: call.id, name: call.name });
+        parts.push(AnswerPart::ToolCallArguments { index, json: call.arguments });
+        parts.extend(call.ended.then_some(AnswerPart::ToolCallEnded { index }));
+    }
+    parts
+}
+
+/// That a stored response was forgotten.
+#[derive(Debug, Clone, Serialize)]
+pub struct DeletedBody {
+    id: String,
+    object: &'static str,
+    deleted: bool,
+}
+
+impl DeletedBody {
+    /// The response `id` was.
+    pub fn new(id: String) -> Self {
+        Self { id, object: "response", deleted: true }
+    }
+}
+
+/// The code of a failed response, of those that OpenAI's clients know.
+fn failure_code(code: Code) -> &'static str {
+    match code {
+        Code::QueueFull => "rate_limit_exceeded",
+        Code::ContextLengthExceeded => "context_length_exceeded",
+        Code::InvalidRequest | Code::Unsupported | Code::OverBudget => "invalid_prompt",
+        Code::ModelNotFound
+        | Code::ShuttingDown
+        | Code::EngineFailed
+        | Code::BadModel
+        | Code::BadImport
+        | Code::Io
+        | Code::Internal => "server_error",
+    }
+}
+
+impl From<&Usage> for UsageCounts {
+    fn from(usage: &Usage) -> Self {
+        Self {
+            input_tokens: usage.prompt_tokens,
+            input_tokens_details: InputDetails {
+                cached_tokens: usage.cached_tokens,
+                cache_write_tokens: 0,
+            },
+            output_tokens: usage.generated_tokens,
+            output_tokens_details: OutputDetails { reasoning_tokens: 0 },
+            total_tokens: usage.prompt_tokens + usage.generated_tokens,
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! From a JSON body to a request that the engine can check against its model.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::input;
+use crate::error::{Code, Error, Result};
+use crate::gateway::{
+    GenerateRequest, ModelCard, Prompt, Reasoning, ReasoningEffort, ToolChoice, ToolUse,
+};
+use crate::output::Tool;
+use crate::wire::conversation::Conversation;
+use crate::wire::fields::mismatch;
+use crate::wire::{Fields, openai};
+
+/// What earlier responses left.
+pub trait Past {
+    /// The conversation up to and with the response `id`.
+    ///
+    /// # Errors
+    /// `InvalidRequest` when there is no such response.
+    fn conversation(&self, id: &str) -> Result<Vec<Value>>;
+
+    /// An item of some response.
+    fn item(&self, id: &str) -> Option<Value>;
+}
+
+/// The body of `/v1/responses`.
+#[derive(Debug, Clone)]
+pub struct ResponseRequest {
+    /// What to generate.
+    pub generate: GenerateRequest,
+    /// The conversation without instructions, which do not outlive their response.
+    pub conversation: Vec<Value>,
+    /// Whether to answer in events.
+    pub stream: bool,
+    /// What the response repeats of the request.
+    pub echo: Echo,
+    /// What was left out of the request, for people.
+    pub warnings: Vec<String>,
+}
+
+/// What a response repeats of its request.
+#[derive(Debug, Clone, Serialize)]
+pub struct Echo {
+    instructions: Option<String>,
+    max_output_tokens: Option<i64>,
+    max_tool_calls: Option<i64>,
+    metadata: Value,
+    parallel_tool_calls: bool,
+    previous_response_id: Option<String>,
+    prompt_cache_key: Option<String>,
+    reasoning: EchoedReasoning,
+    safety_identifier: Option<String>,
+    service_tier: &'static str,
+    /// Whether the response is kept.
+    pub store: bool,
+    temperature: f32,
+    text: Value,
+    tool_choice: Value,
+    tools: Value,
+    top_logprobs: u8,
+    top_p: f32,
+    truncation: &'static str,
+    user: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Serialize)]
+struct EchoedReasoning {
+    effort: Option<String>,
+    summary: Option<String>,
+}
+
+/// Reads the body of `/v1/responses`, whose past is `past`.
+///
+/// # Errors
+/// `InvalidRequest`, `Unsupported` or `ModelNotFound`, naming the field.
+pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<ResponseRequest> {
+    let fields = Fields::of_body(body)?;
+    openai::check_model(&fields, card)?;
+    refuse(&fields)?;
+    let (text, text_format) = (echoed(&fields, "text", json!({})), text_format(&fields)?);
+    let thinking = thinking(&fields)?;
+    let sampling = openai::sampling(openai::ReplyKind::Chat, &fields, &card.sampling_defaults)?;
+    let (tools, warnings) = tool_use(&fields)?;
+    let conversation = conversation(&fields, past)?;
+    let max_output_tokens = fields.integer("max_output_tokens", 1..=i64::MAX)?;
+    let owned = |name: &str| Ok::<_, Error>(fields.text(name)?.map(str::to_owned));
+    let echo = Echo {
+        instructions: owned("instructions")?,
+        max_output_tokens,
+        max_tool_calls: fields.integer("max_tool_calls", 1..=i64::MAX)?,
+        metadata: metadata(&fields)?,
+        parallel_tool_calls: tools.parallel,
+        previous_response_id: owned("previous_response_id")?,
+        prompt_cache_key: owned("prompt_cache_key")?,
+        reasoning: thinking.echo,
+        safety_identifier: owned("safety_identifier")?,
+        service_tier: "default",
+        store: fields.boolean("store")?.unwrap_or(true),
+        temperature: sampling.temperature,
+        text: merged(text, text_format),
+        tool_choice: echoed(&fields, "tool_choice", json!("auto")),
+        tools: echoed(&fields, "tools", json!([])),
+        top_logprobs: 0,
+        top_p: sampling.top_p,
+        truncation: "disabled",
+        user: owned("user")?,
+    };
+    let max_tokens = max_output_tokens.and_then(|tokens| usize::try_from(tokens).ok());
+    let generate = GenerateRequest {
+        max_tokens: max_tokens.and_then(NonZeroUsize::new),
+        sampling,
+        tools,
+        reasoning: thinking.reasoning,
+        ..GenerateRequest::new(new_id("resp"), prompt(&echo, &conversation))
+    };
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    Ok(ResponseRequest { generate, conversation, stream, echo, warnings })
+}
+
+/// A new id of the kind `prefix`.
+pub(super) fn new_id(prefix: &str) -> String {
+    format!("{prefix}_{}", Uuid::new_v4().simple())
+}
+
+pub(super) fn unsupported(param: &str, message: String) -> Error {
+    Error::new(Code::Unsupported, message).with_param(param)
+}
+
+fn conversation(fields: &Fields<'_>, past: &dyn Past) -> Result<Vec<Value>> {
+    let before = match fields.text("previous_response_id")? {
+        Some(id) => past.conversation(id)?,
+        None => Vec::new(),
+    };
+    let mut conversation = Conversation::after(before);
+    input::add(&mut conversation, fields, past)?;
+    Ok(conversation.into_messages())
+}
+
+/// The conversation behind its instructions.
+fn prompt(echo: &Echo, conversation: &[Value]) -> Prompt {
+    let instructions = echo.instructions.as_deref().filter(|text| !text.is_empty());
+    let system = instructions.map(|text| json!({"role": "system", "content": text}));
+    Prompt::Chat { messages: system.into_iter().chain(conversation.iter().cloned()).collect() }
+}
+
+fn echoed(fields: &Fields<'_>, name: &str, default: Value) -> Value {
+    fields.get(name).cloned().unwrap_or(default)
+}
+
+fn merged(mut text: Value, format: Value) -> Value {
+    text["format"] = format;
+    text
+}
+
+fn metadata(fields: &Fields<'_>) -> Result<Value> {
+    let metadata = fields.nested("metadata")?;
+    let Some(metadata) = metadata else {
+        return Ok(json!({}));
+    };
+    for name in metadata.object().keys() {
+        metadata.text(name)?;
+    }
+    Ok(Value::Object(metadata.object().clone()))
+}
+
+// --- what is known and not supported ---
+
+fn refuse(fields: &Fields<'_>) -> Result<()> {
+    for name in ["background", "conversation", "prompt", "moderation"] {
+        if fields.get(name).is_some_and(|value| *value != Value::Bool(false)) {
+            return Err(unsupported(name, format!("`{name}` is not supported")));
+        }
+    }
+    if let Some(truncation) = fields.text("truncation")? {
+        match truncation {
+            "disabled" => {}
+            "auto" => {
+                let message =
+                    "`truncation` is always `disabled` here: nothing is left out silently";
+                return Err(unsupported("truncation", message.to_owned()));
+            }
+            _ => {
+                let given = &fields.object()["truncation"];
+                return Err(mismatch("truncation", "`disabled` or `auto`", given));
+            }
+        }
+    }
+    if fields.integer("top_logprobs", 0..=20)?.is_some_and(|count| count > 0) {
+        return Err(unsupported("top_logprobs", "`top_logprobs` is not supported".to_owned()));
+    }
+    let include = fields.array("include")?.unwrap_or_default();
+    for (index, item) in include.iter().enumerate() {
+        let path = format!("include[{index}]");
+        let wanted = item.as_str().ok_or_else(|| mismatch(&path, "a string", item))?;
+        if wanted == "message.output_text.logprobs" {
+            return Err(unsupported(&path, format!("`{path}`: `{wanted}` is not supported")));
+        }
+    }
+    fields.nested("stream_options")?;
+    Ok(())
+}
+
+/// The format of the text, which is plain text.
+fn text_format(fields: &Fields<'_>) -> Result<Value> {
+    let plain = json!({"type": "text"});
+    let Some(text) = fields.nested("text")? else {
+        return Ok(plain);
+    };
+    if let Some(verbosity) = text.text("verbosity")?
+        && !["low", "medium", "high"].contains(&verbosity)
+    {
+        let given = &text.object()["verbosity"];
+        return Err(mismatch("text.verbosity", "`low`, `medium` or `high`", given));
+    }
+    let Some(format) = text.nested("format")? else {
+        return Ok(plain);
+    };
+    format.required("type")?;
+    match format.text("type")?.unwrap_or_default() {
+        "text" => Ok(plain),
+        kind => {
+            let message = format!("`text.format` of the type `{kind}` is not supported");
+            Err(unsupported("text.format", message))
+        }
+    }
+}
+
+/// How the model is asked to think.
+#[derive(Default)]
+struct Thinking {
+    reasoning: Reasoning,
+    echo: EchoedReasoning,
+}
+
+/// Summaries may be asked for, though nothing is summarized here.
+fn thinking(fields: &Fields<'_>) -> Result<Thinking> {
+    let Some(asked) = fields.nested("reasoning")? else {
+        return Ok(Thinking::default());
+    };
+    let summary = asked.text("summary")?;
+    if summary.is_some_and(|summary| !["auto", "concise", "detailed", "none"].contains(&summary)) {
+        let given = &asked.object()["summary"];
+        return Err(mismatch("reasoning.summary", "`auto`, `concise` or `detailed`", given));
+    }
+    let name = asked.text("effort")?;
+    let reasoning = name.map(|name| {
+        effort(name).ok_or_else(|| {
+            let expected = "one of `none`, `minimal`, `low`, `medium`, `high`, `xhigh`";
+            mismatch("reasoning.effort", expected, &asked.object()["effort"])
+        })
+    });
+    let owned = |text: &str| text.to_owned();
+    let echo = EchoedReasoning { effort: name.map(owned), summary: summary.map(owned) };
+    Ok(Thinking { reasoning: reasoning.transpose()?.unwrap_or_default(), echo })
+}
+
+fn effort(name: &str) -> Option<Reasoning> {
+    let effort = match name {
+        "none" => return Some(Reasoning { enabled: Some(false), effort: None }),
+        "minimal" => ReasoningEffort::Minimal,
+        "low" => ReasoningEffort::Low,
+        "medium" => ReasoningEffort::Medium,
+        "high" => ReasoningEffort::High,
+        "xhigh" => ReasoningEffort::ExtraHigh,
+        _ => return None,
+    };
+    Some(Reasoning { enabled: Some(true), effort: Some(effort) })
+}
+
+// --- tools ---
+
+/// Tools that OpenAI's servers run for the model. A client that offers them does not need them, so that
+/// they are left out with a warning.
+const HOSTED_TOOLS: [&str; 8] = [
+    "web_search",
+    "web_search_preview",
+    "file_search",
+    "code_interpreter",
+    "image_generation",
+    "programmatic_tool_calling",
+    "mcp",
+    "tool_search",
+];
+
+fn tool_use(fields: &Fields<'_>) -> Result<(ToolUse, Vec<String>)> {
+    let (mut tools, mut warnings) = (Vec::<Tool>::new(), Vec::new());
+    for (index, item) in fields.array("tools")?.unwrap_or_default().iter().enumerate() {
+        let item = Fields::at(format!("tools[{index}]"), item)?;
+        item.required("type")?;
+        let kind = item.text("type")?.unwrap_or_default();
+        if kind != "function" {
+            let path = item.path_of("type");
+            let hosted = HOSTED_TOOLS.iter().any(|hosted| kind.starts_with(hosted));
+            if !hosted {
+                let message = format!("`{path}`: tools of the type `{kind}` are not supported");
+                return Err(unsupported(&path, message));
+            }
+            warnings.push(format!("{path}: {kind} is left out, nothing here runs it"));
+            continue;
+        }
+        let tool = tool(&item)?;
+        if tools.iter().any(|other| other.name == tool.name) {
+            let path = item.path_of("name");
+            let message = format!("`{path}` is `{}`, as that of another tool", tool.name);
+            return Err(Error::invalid(path, message));
+        }
+        tools.push(tool);
+    }
+    let tools: Arc<[Tool]> = tools.into();
+    let choice = tool_choice(fields, &tools)?;
+    let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+    Ok((ToolUse { tools, choice, parallel }, warnings))
+}
+
+fn tool(fields: &Fields<'_>) -> Result<Tool> {
+    fields.required("name")?;
+    let name = fields.text("name")?.unwrap_or_default();
+    if name.is_empty() {
+        let path = fields.path_of("name");
+        return Err(Error::invalid(&path, format!("`{path}` must not be empty")));
+    }
+    fields.boolean("strict")?;
+    let parameters: Option<Map<String, Value>> =
+        fields.nested("parameters")?.map(|schema| schema.object().clone());
+    let description = fields.text("description")?.map(str::to_owned);
+    Ok(Tool { name: name.to_owned(), description, parameters })
+}
+
+fn tool_choice(fields: &Fields<'_>, tools: &[Tool]) -> Result<ToolChoice> {
+    const EXPECTED: &str = "`none`, `auto`, `required` or a function";
+    let named = match fields.get("tool_choice") {
+        None => return Ok(ToolChoice::Auto),
+        Some(Value::String(name)) => {
+            return match (name.as_str(), tools) {
+                ("none", _) => Ok(ToolChoice::None),
+                ("auto", _) => Ok(ToolChoice::Auto),
+                ("required", []) => {
+                    let message = "`tool_choice` asks for a function, and there are none";
+                    Err(Error::invalid("tool_choice", message))
+                }
+                ("required", _) => Ok(ToolChoice::Required),
+                _ => Err(mismatch("tool_choice", EXPECTED, &fields.object()["tool_choice"])),
+            };
+        }
+        Some(value @ Value::Object(_)) => Fields::at("tool_choice", value)?,
+        Some(other) => return Err(mismatch("tool_choice", EXPECTED, other)),
+    };
+    named.required("type")?;
+    match named.text("type")?.unwrap_or_default() {
+        "function" => {}
+        kind => {
+            let message = format!("`tool_choice` of the type `{kind}` is not supported");
+            return Err(unsupported("tool_choice", message));
+        }
+    }
+    named.required("name")?;
+    let name = named.text("name")?.unwrap_or_default();
+    if tools.iter().any(|tool| tool.name == name) {
+        Ok(ToolChoice::Named(name.to_owned()))
+    } else {
+        let message = format!("`tool_choice.name` is `{name}`, and no function is called so");
+        Err(Error::invalid("tool_choice.name", message))
+    }
+}

@@ -152,7 +152,6 @@ mod tests {
     use super::*;
     use crate::gateway::request::Prompt;
     use crate::gateway::script;
-    use crate::output::ReasoningFormat;
 
     const TALKS: AnswerFormat = AnswerFormat {
         reasoning: Some(ReasoningFormat::Think),

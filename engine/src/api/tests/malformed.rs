@@ -201,6 +201,12 @@ fn wrong_messages() -> Vec<Case> {
         ("thinking", json!({"type": "enabled"}), "`thinking.budget_tokens`"),
         ("thinking", json!({"type": "deep"}), "`thinking.type`"),
         ("output_config", json!({"effort": "huge"}), "`output_config.effort`"),
+        ("output_config", json!({"format": {"type": "xml"}}), "`output_config.format.type`"),
+        (
+            "output_config",
+            json!({"format": {"type": "json_schema"}}),
+            "`output_config.format.schema`",
+        ),
         ("mcp_servers", json!([{}]), "`mcp_servers`"),
     ];
     let both = ["/v1/messages", "/v1/messages/count_tokens"];
@@ -270,7 +276,9 @@ fn wrong_responses() -> Vec<Case> {
         ("tool_choice", json!({"type": "function", "name": "f"}), "`tool_choice.name`"),
         ("reasoning", json!({"effort": "huge"}), "`reasoning.effort`"),
         ("reasoning", json!("low"), "`reasoning`"),
-        ("text", json!({"format": {"type": "xml"}}), "`text.format`"),
+        ("text", json!({"format": {"type": "xml"}}), "`text.format.type`"),
+        ("text", json!({"format": {"type": "json_schema"}}), "`text.format.schema`"),
+        ("text", json!({"format": {"type": "json_schema", "schema": 7}}), "`text.format.schema`"),
         ("text", json!({"verbosity": "loud"}), "`text.verbosity`"),
         ("top_logprobs", json!(99), "`top_logprobs`"),
         ("include", json!([7]), "`include[0]`"),

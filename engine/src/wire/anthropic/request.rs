@@ -11,10 +11,11 @@ use uuid::Uuid;
 use super::content;
 use crate::error::{Code, Error, Result};
 use crate::gateway::{
-    GenerateRequest, ModelCard, Prompt, Reasoning, ReasoningEffort, ToolChoice, ToolUse,
+    GenerateRequest, ModelCard, Prompt, Reasoning, ReasoningEffort, Structure, ToolChoice, ToolUse,
 };
 use crate::limits;
 use crate::output::Tool;
+use crate::sampling::SamplingParams;
 use crate::wire::conversation::Conversation;
 use crate::wire::fields::{mismatch, shortened};
 use crate::wire::{Fields, openai};
@@ -40,9 +41,10 @@ pub fn messages(body: &Value, card: &ModelCard) -> Result<MessagesRequest> {
     let max_tokens = fields.integer("max_tokens", 1..=i64::MAX)?.unwrap_or(1);
     let stream = fields.boolean("stream")?.unwrap_or(false);
     check_metadata(&fields)?;
+    let sampling = openai::sampling(openai::ReplyKind::Chat, &fields, &card.sampling_defaults)?;
     let generate = GenerateRequest {
         max_tokens: NonZeroUsize::new(usize::try_from(max_tokens).unwrap_or(usize::MAX)),
-        sampling: openai::sampling(openai::ReplyKind::Chat, &fields, &card.sampling_defaults)?,
+        sampling: SamplingParams { logprobs: None, ..sampling },
         stop: stop_sequences(&fields)?,
         ..chat
     };
@@ -66,7 +68,8 @@ fn chat(fields: &Fields<'_>, card: &ModelCard) -> Result<GenerateRequest> {
     let prompt = Prompt::Chat { messages: conversation(fields)? };
     let id = format!("msg_{}", Uuid::new_v4().simple());
     let reasoning = reasoning(fields)?;
-    Ok(GenerateRequest { tools: tool_use(fields)?, reasoning, ..GenerateRequest::new(id, prompt) })
+    let (tools, structure) = (tool_use(fields)?, structure(fields)?);
+    Ok(GenerateRequest { tools, reasoning, structure, ..GenerateRequest::new(id, prompt) })
 }
 
 /// Anthropic's clients ask for models of Anthropic's by themselves, if only for a title: whatever is
@@ -162,10 +165,6 @@ fn reasoning(fields: &Fields<'_>) -> Result<Reasoning> {
     }
     if let Some(output) = fields.nested("output_config")? {
         reasoning.effort = effort(&output)?;
-        if output.get("format").is_some() {
-            let path = output.path_of("format");
-            return Err(unsupported(&path, format!("`{path}` is not supported")));
-        }
     }
     Ok(reasoning)
 }
@@ -183,6 +182,22 @@ fn effort(output: &Fields<'_>) -> Result<Option<ReasoningEffort>> {
             return Err(mismatch(&path, expected, &output.object()["effort"]));
         }
     }))
+}
+
+/// What the answer must look like: the format by its name and by the one that it had while it was new.
+fn structure(fields: &Fields<'_>) -> Result<Option<Structure>> {
+    let output = fields.nested("output_config")?;
+    let named = output.map(|output| output.nested("format")).transpose()?.flatten();
+    let Some(format) =
+        named.map_or_else(|| fields.nested("output_format"), |format| Ok(Some(format)))?
+    else {
+        return Ok(None);
+    };
+    format.required("type")?;
+    match format.text("type")?.unwrap_or_default() {
+        "json_schema" => openai::schema(&format, "schema", true).map(Some),
+        _ => Err(mismatch(&format.path_of("type"), "`json_schema`", &format.object()["type"])),
+    }
 }
 
 // --- tools ---

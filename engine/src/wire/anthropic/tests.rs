@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use super::{MessageTeller, count_tokens, messages};
 use crate::error::{Code, Error};
 use crate::gateway::script::card;
-use crate::gateway::{FinishReason, Prompt, ReasoningEffort, ToolChoice};
+use crate::gateway::{FinishReason, Prompt, ReasoningEffort, Structure, ToolChoice};
+use crate::grammar::Constraint;
 use crate::wire::answers::{Answer, any_answer, data, ending};
 use crate::wire::{Frame, Teller};
 
@@ -238,7 +239,8 @@ fn every_field_of_a_request_reaches_the_engine() {
             "stop_sequences": ["a", "b"], "temperature": 0.5, "top_p": 0.25, "top_k": 7,
             "stream": true, "tools": [tool, other],
             "tool_choice": {"type": "tool", "name": "stop", "disable_parallel_tool_use": true},
-            "thinking": {"type": "enabled", "budget_tokens": 2048}, "output_config": {"effort": "max"},
+            "thinking": {"type": "enabled", "budget_tokens": 2048},
+            "output_config": {"effort": "max", "format": {"type": "json_schema", "schema": {"type": "object"}}},
             "metadata": {"user_id": "u"}, "service_tier": "auto",
             "context_management": {"edits": []}, "mcp_servers": [], "nobody_knows_this": 1,
         })),
@@ -256,6 +258,10 @@ fn every_field_of_a_request_reaches_the_engine() {
     assert_eq!(generate.tools.tools[0].description.as_deref(), Some("Looks."));
     assert_eq!(generate.tools.choice, ToolChoice::Named("stop".to_owned()));
     assert!(!generate.tools.parallel);
+    let schema = r#"{"type":"object"}"#.to_owned();
+    let constraint = Constraint::JsonSchema { schema, strict: true };
+    let param = "output_config.format.schema".to_owned();
+    assert_eq!(generate.structure, Some(Structure { constraint, param }));
     assert_eq!(generate.reasoning.enabled, Some(true));
     assert_eq!(generate.reasoning.effort, Some(ReasoningEffort::ExtraHigh));
 }

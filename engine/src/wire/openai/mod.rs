@@ -16,3 +16,4 @@ pub use reply::{Body, ReplyHead};
 pub(super) use request::check_model;
 pub use request::{ReplyKind, ReplyRequest, chat, completion};
 pub(super) use sampling::sampling;
+pub(super) use structure::schema;

@@ -103,7 +103,10 @@ fn kinds(fields: &Fields<'_>, prefix: &str) -> Result<Vec<Structure>> {
 }
 
 /// A schema, which may also come as its text.
-fn schema(fields: &Fields<'_>, name: &str, strict: bool) -> Result<Structure> {
+///
+/// # Errors
+/// `InvalidRequest` when it is neither.
+pub(in crate::wire) fn schema(fields: &Fields<'_>, name: &str, strict: bool) -> Result<Structure> {
     let param = fields.path_of(name);
     let schema = match fields.required(name)? {
         Value::String(text) => text.clone(),

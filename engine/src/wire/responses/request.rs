@@ -10,8 +10,9 @@ use uuid::Uuid;
 use super::input;
 use crate::error::{Code, Error, Result};
 use crate::gateway::{
-    GenerateRequest, ModelCard, Prompt, Reasoning, ReasoningEffort, ToolChoice, ToolUse,
+    GenerateRequest, ModelCard, Prompt, Reasoning, ReasoningEffort, Structure, ToolChoice, ToolUse,
 };
+use crate::grammar::Constraint;
 use crate::output::Tool;
 use crate::wire::conversation::Conversation;
 use crate::wire::fields::{mismatch, shortened};
@@ -83,7 +84,7 @@ pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<Respo
     let fields = Fields::of_body(body)?;
     openai::check_model(&fields, card)?;
     refuse(&fields)?;
-    let (text, text_format) = (echoed(&fields, "text", json!({})), text_format(&fields)?);
+    let structure = text_format(&fields)?;
     let thinking = thinking(&fields)?;
     let sampling = openai::sampling(openai::ReplyKind::Chat, &fields, &card.sampling_defaults)?;
     let (tools, warnings) = tool_use(&fields)?;
@@ -103,7 +104,7 @@ pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<Respo
         service_tier: "default",
         store: fields.boolean("store")?.unwrap_or(true),
         temperature: sampling.temperature,
-        text: merged(text, text_format),
+        text: text_echo(&fields),
         tool_choice: echoed(&fields, "tool_choice", json!("auto")),
         tools: echoed(&fields, "tools", json!([])),
         top_logprobs: 0,
@@ -117,6 +118,7 @@ pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<Respo
         sampling,
         tools,
         reasoning: thinking.reasoning,
+        structure,
         ..GenerateRequest::new(new_id("resp"), prompt(&echo, &conversation))
     };
     let stream = fields.boolean("stream")?.unwrap_or(false);
@@ -153,8 +155,12 @@ fn echoed(fields: &Fields<'_>, name: &str, default: Value) -> Value {
     fields.get(name).cloned().unwrap_or(default)
 }
 
-fn merged(mut text: Value, format: Value) -> Value {
-    text["format"] = format;
+/// The `text` of a request with its format, which is text unless it says otherwise.
+fn text_echo(fields: &Fields<'_>) -> Value {
+    let mut text = echoed(fields, "text", json!({}));
+    if text["format"].is_null() {
+        text["format"] = json!({"type": "text"});
+    }
     text
 }
 
@@ -208,11 +214,10 @@ fn refuse(fields: &Fields<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The format of the text, which is plain text.
-fn text_format(fields: &Fields<'_>) -> Result<Value> {
-    let plain = json!({"type": "text"});
+/// What the text must look like, unless it is plain text.
+fn text_format(fields: &Fields<'_>) -> Result<Option<Structure>> {
     let Some(text) = fields.nested("text")? else {
-        return Ok(plain);
+        return Ok(None);
     };
     if let Some(verbosity) = text.text("verbosity")?
         && !["low", "medium", "high"].contains(&verbosity)
@@ -221,15 +226,22 @@ fn text_format(fields: &Fields<'_>) -> Result<Value> {
         return Err(mismatch("text.verbosity", "`low`, `medium` or `high`", given));
     }
     let Some(format) = text.nested("format")? else {
-        return Ok(plain);
+        return Ok(None);
     };
     format.required("type")?;
     match format.text("type")?.unwrap_or_default() {
-        "text" => Ok(plain),
-        kind => {
-            let kind = shortened(kind);
-            let message = format!("`text.format` of the type `{kind}` is not supported");
-            Err(unsupported("text.format", message))
+        "text" => Ok(None),
+        "json_object" => {
+            let param = "text.format".to_owned();
+            Ok(Some(Structure { constraint: Constraint::JsonObject, param }))
+        }
+        "json_schema" => {
+            let strict = format.boolean("strict")?.unwrap_or(true);
+            openai::schema(&format, "schema", strict).map(Some)
+        }
+        _ => {
+            let expected = "`text`, `json_object` or `json_schema`";
+            Err(mismatch("text.format.type", expected, &format.object()["type"]))
         }
     }
 }

@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 use super::{Past, ResponseRequest, ResponseTeller, response};
 use crate::error::{Code, Error, Result};
 use crate::gateway::script::card;
-use crate::gateway::{FinishReason, Prompt, Reasoning, ReasoningEffort, ToolChoice};
+use crate::gateway::{FinishReason, Prompt, Reasoning, ReasoningEffort, Structure, ToolChoice};
+use crate::grammar::Constraint;
 use crate::output::AnswerPart;
 use crate::wire::Frame;
 use crate::wire::answers::{Answer, any_answer, data, ending};
@@ -356,6 +357,34 @@ fn every_field_of_a_request_reaches_the_engine_or_is_echoed() {
 }
 
 #[test]
+fn a_format_of_the_text_is_a_constraint_of_the_answer() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+    let json = |strict| Constraint::JsonSchema { schema: schema.to_string(), strict };
+    for (format, constraint, param) in [
+        (
+            json!({"type": "json_schema", "name": "n", "schema": schema}),
+            json(true),
+            "text.format.schema",
+        ),
+        (
+            json!({"type": "json_schema", "name": "n", "schema": schema, "strict": false}),
+            json(false),
+            "text.format.schema",
+        ),
+        (json!({"type": "json_object"}), Constraint::JsonObject, "text.format"),
+    ] {
+        let request = read(json!({"text": {"format": format}})).unwrap();
+        let expected = Structure { constraint, param: param.to_owned() };
+        assert_eq!(request.generate.structure, Some(expected));
+        assert_eq!(serde_json::to_value(&request.echo).unwrap()["text"]["format"], format);
+    }
+    let plain = read(json!({"text": {"verbosity": "low"}})).unwrap();
+    assert_eq!(plain.generate.structure, None);
+    let text = json!({"verbosity": "low", "format": {"type": "text"}});
+    assert_eq!(serde_json::to_value(&plain.echo).unwrap()["text"], text);
+}
+
+#[test]
 fn what_is_known_and_lacking_is_refused_by_name() {
     for (fields, param) in [
         (json!({"background": true}), "background"),
@@ -364,7 +393,6 @@ fn what_is_known_and_lacking_is_refused_by_name() {
         (json!({"truncation": "auto"}), "truncation"),
         (json!({"top_logprobs": 3}), "top_logprobs"),
         (json!({"include": ["message.output_text.logprobs"]}), "include[0]"),
-        (json!({"text": {"format": {"type": "json_object"}}}), "text.format"),
         (json!({"tools": [{"type": "custom", "name": "x"}]}), "tools[0].type"),
         (json!({"tool_choice": {"type": "web_search"}}), "tool_choice"),
         (json!({"input": [{"type": "computer_call"}]}), "input[0].type"),

@@ -7,8 +7,9 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::card::ModelCard;
+use super::dialogue::{Dialogue, Prepared};
 use super::generation::{self, Generation, LiveRow, Phase, Stopwatch};
-use super::request::{self, GenerateRequest, Prompt};
+use super::request::{self, GenerateRequest};
 use super::rows::{Health, Rows};
 use crate::clock::{self, Clock, Time};
 use crate::config::SchedulerConfig;
@@ -32,7 +33,8 @@ pub struct Engine(Arc<Inner>);
 
 struct Inner {
     card: ModelCard,
-    tokenizer: Tokenizer,
+    stop_tokens: Arc<[u32]>,
+    dialogue: Arc<Dialogue>,
     rows: Arc<dyn Rows>,
     scheduler: SchedulerConfig,
     clock: Clock,
@@ -54,7 +56,8 @@ impl Engine {
         let live_max = scheduler.live_rows_max();
         Self(Arc::new(Inner {
             card,
-            tokenizer,
+            stop_tokens: tokenizer.stop_tokens(),
+            dialogue: Arc::new(Dialogue::new(tokenizer)),
             rows,
             scheduler,
             started: clock.now(),
@@ -74,13 +77,13 @@ impl Engine {
         let inner = &self.0;
         inner.check_serving()?;
         let place = inner.place_in_queue()?;
-        let tokens = inner.tokenize(&request.prompt).await?;
+        let Prepared { tokens, beginning } = inner.prepare(&request).await?;
         let (spec, placement) = request::row(
             &request,
             tokens,
             &inner.card,
             &inner.scheduler,
-            inner.tokenizer.stop_tokens(),
+            Arc::clone(&inner.stop_tokens),
         )?;
         // `SLIPSTREAM_LANE_DEBUG=1` lets this through.
         tracing::info!(target: PLACEMENT_LOG, id = spec.id, ?placement, "placed");
@@ -88,7 +91,8 @@ impl Engine {
         let stopwatch = Stopwatch::start(inner.clock.clone());
         inner.rows.submit(spec, sender)?;
         let row = LiveRow::new(events, inner.phase.subscribe(), place);
-        Ok(Generation::new(request, placement, row, inner.tokenizer.detokenizer(), stopwatch))
+        let reader = inner.dialogue.reader(&request, beginning);
+        Ok(Generation::new(request, placement, row, reader, stopwatch))
     }
 
     /// The served model.
@@ -148,13 +152,13 @@ impl Inner {
         Arc::clone(&self.live).try_acquire_owned().map_err(|_| self.queue_full())
     }
 
-    async fn tokenize(&self, prompt: &Prompt) -> Result<Vec<u32>> {
-        if prompt.text_bytes() <= INLINE_TEXT_BYTES_MAX {
-            return prompt.tokens(&self.tokenizer);
+    async fn prepare(&self, request: &GenerateRequest) -> Result<Prepared> {
+        if request.text_bytes() <= INLINE_TEXT_BYTES_MAX {
+            return self.dialogue.prepare(request);
         }
-        let (long, tokenizer) = (prompt.clone(), self.tokenizer.clone());
-        tokio::task::spawn_blocking(move || long.tokens(&tokenizer)).await.unwrap_or_else(|panic| {
-            let message = format!("failed to tokenize `{}`: {panic}", prompt.param());
+        let (long, dialogue) = (request.clone(), Arc::clone(&self.dialogue));
+        tokio::task::spawn_blocking(move || dialogue.prepare(&long)).await.unwrap_or_else(|panic| {
+            let message = format!("failed to tokenize `{}`: {panic}", request.prompt.param());
             Err(Error::new(Code::Internal, message))
         })
     }

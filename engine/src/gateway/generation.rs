@@ -1,7 +1,8 @@
-//! One live request: tokens come in from its row, text goes out.
+//! One live request: tokens come in from its row, the parts of an answer go out.
 //!
-//! Life: texts in any number (never a part of a stop string, never half a character), then one
-//! finish or one error, then nothing. A stop string ends it early: the row's channel is dropped,
+//! Life: parts in any number (never a part of a stop string, never half a character), then one
+//! finish or one error, then nothing. A stop string in the visible text ends it early, and so does the
+//! end of a tool call where the request wants one at most: the row's channel is dropped,
 //! by which the engine thread sees within one step that nobody listens. Dropping the generation
 //! does the same.
 
@@ -14,7 +15,7 @@ use super::placement::Placement;
 use super::request::GenerateRequest;
 use crate::clock::{Clock, Time};
 use crate::error::{Code, Error, Result};
-use crate::output::{AnswerPart, StopMatcher};
+use crate::output::{AnswerParser, AnswerPart, StopMatcher, TextEnd};
 use crate::scheduler::{self, EventReceiver, Lane, RowEvent, RowUsage};
 use crate::tokenizer::Detokenizer;
 
@@ -114,6 +115,8 @@ pub struct Usage {
     /// Tokens generated: up to and with the model's stop token, or the one that completed a stop
     /// string.
     pub generated_tokens: usize,
+    /// How many of them are reasoning and its markers.
+    pub reasoning_tokens: usize,
     /// Milliseconds from submission to the start of the prefill.
     pub queue_ms: f64,
     /// Milliseconds from the start of the prefill to the first token.
@@ -147,11 +150,17 @@ pub struct Generation {
     /// None once the answer is complete or failed.
     row: Option<LiveRow>,
     detokenizer: Detokenizer,
+    parser: AnswerParser,
     stops: StopMatcher,
+    /// Whether the answer may call several tools.
+    parallel_calls: bool,
+    /// Whether a whole call was told.
+    has_called: bool,
     stopwatch: Stopwatch,
     /// What the row told of its prompt.
     prefill: Prefill,
     generated_tokens: usize,
+    reasoning_tokens: usize,
     /// Events that are known and not yet told.
     ready: VecDeque<AnswerEvent>,
 }
@@ -161,10 +170,13 @@ impl Generation {
         request: GenerateRequest,
         placement: Placement,
         row: LiveRow,
-        detokenizer: Detokenizer,
+        (detokenizer, parser): (Detokenizer, AnswerParser),
         stopwatch: Stopwatch,
     ) -> Self {
         Self {
+            parser,
+            parallel_calls: request.tools.parallel,
+            has_called: false,
             id: request.id,
             placement,
             row: Some(row),
@@ -173,6 +185,7 @@ impl Generation {
             stopwatch,
             prefill: Prefill::default(),
             generated_tokens: 0,
+            reasoning_tokens: 0,
             ready: VecDeque::new(),
         }
     }
@@ -185,6 +198,11 @@ impl Generation {
     /// Where the row runs and why.
     pub fn placement(&self) -> &Placement {
         &self.placement
+    }
+
+    /// The stop string that ended the answer, if one did.
+    pub fn stop_string(&self) -> Option<&str> {
+        self.stops.matched()
     }
 
     /// The next event; `None` after the finish or the error. Dropping the future loses nothing.
@@ -220,7 +238,10 @@ impl Generation {
         self.generated_tokens += 1;
         self.stopwatch.note_token();
         let text = self.detokenizer.push(token)?;
-        if self.deliver(&text) {
+        let was_reasoning = self.parser.is_reasoning();
+        let parts = self.parser.push(&text);
+        self.reasoning_tokens += usize::from(was_reasoning || self.parser.is_reasoning());
+        if self.deliver(parts) {
             let usage = self.usage_at_stop_string();
             self.end(FinishReason::Stop, usage);
         }
@@ -228,27 +249,47 @@ impl Generation {
     }
 
     fn finish(&mut self, reason: scheduler::FinishReason, usage: &RowUsage) -> Result<()> {
-        let reason = match reason {
-            scheduler::FinishReason::Stop => FinishReason::Stop,
-            scheduler::FinishReason::Length => FinishReason::Length,
+        let (reason, end) = match reason {
+            scheduler::FinishReason::Stop => (FinishReason::Stop, TextEnd::Complete),
+            scheduler::FinishReason::Length => (FinishReason::Length, TextEnd::Cut),
             // We still listen, so it was not our client who cancelled.
             scheduler::FinishReason::Cancelled => return Err(shutting_down()),
         };
         let tail = self.detokenizer.finish()?;
-        self.deliver(&tail);
-        let held_back = self.stops.finish();
-        self.say(held_back);
-        let matched = self.stops.matched().is_some();
+        let mut parts = self.parser.push(&tail);
+        parts.extend(self.parser.finish(end));
+        let ended = self.deliver(parts) || self.release_text();
         let usage = self.usage_of_row(usage);
-        self.end(if matched { FinishReason::Stop } else { reason }, usage);
+        self.end(if ended { FinishReason::Stop } else { reason }, usage);
         Ok(())
     }
 
-    /// Says what of `text` is safe to say; `true` when it completed a stop string.
-    fn deliver(&mut self, text: &str) -> bool {
-        let output = self.stops.push(text);
-        self.say(output.text);
-        output.matched.is_some()
+    /// Tells what of `parts` is safe to tell; `true` when the answer ends there.
+    fn deliver(&mut self, parts: Vec<AnswerPart>) -> bool {
+        parts.into_iter().any(|part| match part {
+            AnswerPart::Text(text) => {
+                let output = self.stops.push(&text);
+                self.say(output.text);
+                output.matched.is_some()
+            }
+            // No stop string goes on behind what is not text.
+            part => self.release_text() || self.tell(part),
+        })
+    }
+
+    /// Says the text that was held for a stop string; `true` when it ends in one.
+    fn release_text(&mut self) -> bool {
+        let held_back = self.stops.finish();
+        self.say(held_back);
+        self.stops.matched().is_some()
+    }
+
+    /// Tells a part that is not text; `true` when the answer ends with it.
+    fn tell(&mut self, part: AnswerPart) -> bool {
+        let called = matches!(part, AnswerPart::ToolCallEnded { .. });
+        self.has_called |= called;
+        self.ready.push_back(part.into());
+        called && !self.parallel_calls
     }
 
     fn say(&mut self, text: String) {
@@ -259,6 +300,10 @@ impl Generation {
 
     fn end(&mut self, reason: FinishReason, usage: Usage) {
         self.row = None;
+        let reason = match reason {
+            FinishReason::Stop if self.has_called => FinishReason::ToolCalls,
+            reason => reason,
+        };
         self.ready.push_back(AnswerEvent::Finished { reason, usage });
     }
 
@@ -280,6 +325,7 @@ impl Generation {
             prompt_tokens: self.placement.shape.prompt_tokens,
             cached_tokens: prefill.cached_tokens,
             generated_tokens,
+            reasoning_tokens: self.reasoning_tokens,
             queue_ms: prefill.queue_ms,
             prefill_ms: prefill.prefill_ms,
             first_token_ms: self.stopwatch.first_token_ms(),

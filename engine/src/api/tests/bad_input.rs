@@ -75,10 +75,7 @@ async fn known_fields_that_ask_for_what_we_lack_are_refused_by_name() {
     let tool = json!([{"type": "function", "function": {"name": "f"}}]);
     for (path, field, value) in [
         (CHAT, "n", json!(2)),
-        (CHAT, "tools", tool.clone()),
         (CHAT, "functions", tool),
-        (CHAT, "tool_choice", json!("required")),
-        (CHAT, "tool_choice", json!({"type": "function"})),
         (CHAT, "response_format", json!({"type": "json_object"})),
         (CHAT, "logprobs", json!(true)),
         (CHAT, "top_logprobs", json!(3)),

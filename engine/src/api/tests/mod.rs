@@ -7,6 +7,7 @@ mod client;
 mod lifecycle;
 mod replies;
 mod status;
+mod tools;
 
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use self::client::Client;
 use super::{bind, serve};
 use crate::config::{SchedulerConfig, ServeConfig};
 use crate::error::Result;
+use crate::gateway::Engine;
 use crate::gateway::script::{self, ScriptedRows};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -45,9 +47,13 @@ impl Server {
         config: ServeConfig,
         scheduler: SchedulerConfig,
     ) -> Self {
+        let engine = script::engine_with(Arc::clone(&rows), scheduler);
+        Self::start_engine(rows, engine, config).await
+    }
+
+    async fn start_engine(rows: Arc<ScriptedRows>, engine: Engine, config: ServeConfig) -> Self {
         let listener = bind("127.0.0.1", 0).await.unwrap();
         let client = Client { address: listener.local_addr().unwrap() };
-        let engine = script::engine_with(Arc::clone(&rows), scheduler);
         let (shutdown, asked) = oneshot::channel();
         let task = tokio::spawn(async move {
             serve(listener, engine, &config, async { drop(asked.await) }).await

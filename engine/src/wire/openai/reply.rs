@@ -134,6 +134,12 @@ struct UsageCounts {
     completion_tokens: usize,
     total_tokens: usize,
     prompt_tokens_details: PromptDetails,
+    completion_tokens_details: CompletionDetails,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct CompletionDetails {
+    reasoning_tokens: usize,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -197,7 +203,7 @@ impl ReplyHead {
     /// The answer of a request that does not stream.
     pub fn whole(&self, answer: FoldedAnswer, reason: FinishReason, usage: &Usage) -> Body {
         let content = match self.kind {
-            ReplyKind::Chat => Content::Message(Message::from(answer)),
+            ReplyKind::Chat => Content::Message(Message::of(answer, reason)),
             ReplyKind::Completion => Content::Text(answer.text),
         };
         Body {
@@ -257,9 +263,12 @@ impl Delta {
     }
 }
 
-impl From<FoldedAnswer> for Message {
-    fn from(answer: FoldedAnswer) -> Self {
-        let FoldedAnswer { reasoning, text, calls } = answer;
+impl Message {
+    /// A call that did not end is only told, as OpenAI tells it, where the answer was cut off: the
+    /// finish reason says that it is not whole. Elsewhere it turned out to be text, and is in the text.
+    fn of(answer: FoldedAnswer, reason: FinishReason) -> Self {
+        let FoldedAnswer { reasoning, text, mut calls } = answer;
+        calls.retain(|call| call.ended || reason == FinishReason::Length);
         let called = !calls.is_empty();
         Self {
             role: "assistant",
@@ -285,6 +294,9 @@ impl From<&Usage> for UsageCounts {
             completion_tokens: usage.generated_tokens,
             total_tokens: usage.prompt_tokens + usage.generated_tokens,
             prompt_tokens_details: PromptDetails { cached_tokens: usage.cached_tokens },
+            completion_tokens_details: CompletionDetails {
+                reasoning_tokens: usage.reasoning_tokens,
+            },
         }
     }
 }

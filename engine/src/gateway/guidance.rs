@@ -5,7 +5,7 @@ use super::request::{GenerateRequest, ToolChoice, ToolUse};
 use crate::error::{Code, Error, Result};
 use crate::grammar::{Calls, Constraint, Part, Reasoning, ReasoningStart};
 use crate::output::{AnswerFormat, Beginning, MessageFormat, ReasoningFormat, Tool, ToolFormat};
-use crate::tokenizer::{Spelling, Tokenizer};
+use crate::tokenizer::Tokenizer;
 
 /// What the answer must look like, and the request field that says so.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,19 +85,6 @@ pub(super) fn reasoning(
         _ => ReasoningStart::MayOpen(opening.to_owned()),
     };
     Ok(Some(Reasoning { start, end: end.to_owned() }))
-}
-
-/// Where the answer to the prompt `tokens` begins.
-pub(super) fn beginning(tokens: &[u32], format: &AnswerFormat, tokenizer: &Tokenizer) -> Beginning {
-    let mut text = Vec::new();
-    for token in tokens {
-        match tokenizer.spelling(*token) {
-            Ok(Some(Spelling::Text(bytes))) => text.extend(bytes),
-            Ok(Some(Spelling::Marker(name))) => text.extend(name.into_bytes()),
-            Ok(None) | Err(_) => {}
-        }
-    }
-    format.beginning(&String::from_utf8_lossy(&text))
 }
 
 fn named<'a>(tools: &'a [Tool], name: &str) -> Result<&'a Tool> {
@@ -245,7 +232,7 @@ mod tests {
             let tokens = tokenizer.encode(prompt, false).unwrap();
             let mut request = request(ToolChoice::Auto, &[]);
             request.reasoning.enabled = enabled;
-            let beginning = beginning(&tokens, &TALKS, &tokenizer);
+            let beginning = TALKS.beginning(&tokenizer.decode_spelled(&tokens).unwrap());
             reasoning(&request, &TALKS, beginning).unwrap().map(|reasoning| reasoning.start)
         };
         let may_open = Some(ReasoningStart::MayOpen("<think>".to_owned()));

@@ -259,6 +259,9 @@ impl Inner {
         let Some(Structure { constraint, param }) = structure else {
             return Ok(None);
         };
+        if self.card.capabilities.writes_blocks {
+            return Err(self.card.writes_blocks(&param));
+        }
         let beginning = guidance::beginning(tokens, &self.format, &self.tokenizer);
         let reasoning = guidance::reasoning(request, &self.format, beginning);
         let compiled = match reasoning {

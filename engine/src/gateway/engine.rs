@@ -266,6 +266,9 @@ impl Inner {
         let Some(Structure { constraint, param }) = structure else {
             return Ok(None);
         };
+        if self.card.capabilities.writes_blocks {
+            return Err(self.card.writes_blocks(&param));
+        }
         let reasoning = guidance::reasoning(request, &format, beginning);
         let compiled = match reasoning {
             Ok(reasoning) => self.compiled(constraint, reasoning).await,

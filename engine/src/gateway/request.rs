@@ -308,13 +308,7 @@ fn unasked_tokens(
 /// `Unsupported`, naming the field, for what a model that writes in blocks has no meaning for.
 fn check_one_by_one(sampling: &SamplingParams, card: &ModelCard) -> Result<()> {
     match sampling.one_by_one_field() {
-        Some(field) if card.capabilities.writes_blocks => {
-            let message = format!(
-                "`{field}` is not supported: `{}` writes blocks of tokens at once",
-                card.id
-            );
-            Err(Error::new(Code::Unsupported, message).with_param(field))
-        }
+        Some(field) if card.capabilities.writes_blocks => Err(card.writes_blocks(field)),
         _ => Ok(()),
     }
 }

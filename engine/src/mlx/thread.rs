@@ -273,6 +273,8 @@ impl<S: Resident, B: Fn() -> Result<S>> Worker<S, B> {
                 return;
             }
         };
+        // Whoever hears that it is ready may look at once: the build is no step that goes on.
+        self.shared.rest();
         let _ = built.send(Ok(()));
         while let Departure::Panic(reason) = self.serve(&mut resident) {
             tracing::error!(reason, "the engine failed and is rebuilt");

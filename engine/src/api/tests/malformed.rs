@@ -214,7 +214,12 @@ fn wrong_messages() -> Vec<Case> {
         .into_iter()
         .enumerate()
         .map(|(index, (name, value, words))| wrong_field(both[index % 2], name, value, words));
-    let alone = [
+    shared.chain(wrong_messages_alone()).collect()
+}
+
+/// What counting tokens does not look at.
+fn wrong_messages_alone() -> Vec<Case> {
+    let cases = [
         ("max_tokens", Value::Null, "`max_tokens` is required"),
         ("max_tokens", json!(0), "`max_tokens`"),
         ("max_tokens", json!("9"), "`max_tokens`"),
@@ -227,9 +232,8 @@ fn wrong_messages() -> Vec<Case> {
         ("metadata", json!({"user_id": 7}), "`metadata.user_id`"),
         ("messages", json!([{"role": "user", "content": "x".repeat(5000)}]), "prompt is too long"),
     ];
-    let alone =
-        alone.into_iter().map(|(name, value, words)| wrong_field(MESSAGES, name, value, words));
-    shared.chain(alone).collect()
+    let cases = cases.into_iter();
+    cases.map(|(name, value, words)| wrong_field(MESSAGES, name, value, words)).collect()
 }
 
 fn wrong_responses() -> Vec<Case> {

@@ -149,7 +149,9 @@ impl ReasoningEffort {
 /// What comes before the answer.
 #[derive(Debug, Clone)]
 pub enum Prompt {
-    /// Messages for the model's chat template; each has a `role` and a string `content`.
+    /// Messages for the model's chat template, in OpenAI's form with a string as `content`: of the
+    /// roles `system`, `user`, `assistant` (perhaps with `tool_calls`, whose arguments are objects or
+    /// their text, and `reasoning_content`) and `tool` (with `tool_call_id`).
     Chat {
         /// In order.
         messages: Vec<Value>,

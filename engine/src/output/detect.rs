@@ -174,6 +174,26 @@ mod tests {
     }
 
     #[test]
+    fn templates_in_the_manners_of_real_families_are_known() {
+        let (think, glm) = (Some(ReasoningFormat::Think), Some(ToolFormat::Glm));
+        let expected = [
+            ("argument_tags", glm, think),
+            ("chatml", None, None),
+            ("header_blocks_with_tools", Some(ToolFormat::Llama3), None),
+            ("instruct_with_ids", Some(ToolFormat::Mistral), None),
+            ("thinking_with_tools", Some(ToolFormat::Json), think),
+            ("turns_with_parts", None, None),
+        ];
+        for (name, tools, reasoning) in expected {
+            let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../goldens/templates");
+            let golden = std::fs::read(format!("{dir}/{name}.json")).unwrap();
+            let golden: serde_json::Value = serde_json::from_slice(&golden).unwrap();
+            let format = detect(golden["template"].as_str().unwrap());
+            assert_eq!((format.tools, format.reasoning), (tools, reasoning), "{name}");
+        }
+    }
+
+    #[test]
     fn every_pair_of_think_markers_is_found_by_template_and_by_vocabulary() {
         for reasoning in ReasoningFormat::ALL {
             let (begin, end) = reasoning.markers();

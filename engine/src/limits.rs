@@ -67,6 +67,10 @@ pub const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
 pub const STOP_STRINGS_MAX: usize = 16;
 /// Bytes of one stop string.
 pub const STOP_STRING_BYTES_MAX: usize = 1024;
+/// Tools per request.
+pub const TOOLS_MAX: usize = 512;
+/// Bytes of a tool's name.
+pub const TOOL_NAME_BYTES_MAX: usize = 128;
 /// The most likely tokens of a step that a request may ask for (`top_logprobs`).
 pub const TOP_LOGPROBS_MAX: usize = 20;
 /// Bytes of a schema, regular expression, grammar or list of choices that an answer must match.

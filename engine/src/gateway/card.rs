@@ -78,6 +78,14 @@ impl ModelCard {
         }
     }
 
+    /// The error for a request whose field `param` is about single tokens, of a model that writes blocks of
+    /// them.
+    pub(super) fn writes_blocks(&self, param: &str) -> Error {
+        let message =
+            format!("`{param}` is not supported: `{}` writes blocks of tokens at once", self.id);
+        Error::new(Code::Unsupported, message).with_param(param)
+    }
+
     /// The error for a request that names another model.
     pub fn not_found(&self, name: &str) -> Error {
         let message = format!("no model `{name}` is served; this server serves `{}`", self.id);

@@ -8,17 +8,18 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::card::ModelCard;
+use super::dialogue::{Dialogue, Prepared};
 use super::generation::{self, Generation, LiveRow, Phase, Stopwatch};
 use super::guidance::{self, Structure};
 use super::live::LiveRequests;
-use super::request::{self, GenerateRequest, Prompt};
+use super::request::{self, GenerateRequest};
 use super::rows::{EmbedJob, Health, Rows};
 use crate::clock::{self, Clock, Time};
 use crate::config::SchedulerConfig;
 use crate::error::{Code, Error, Result};
-use crate::grammar::{Constraint, Grammar, Grammars};
+use crate::grammar::{Constraint, Grammar, Grammars, Reasoning};
 use crate::limits::GRAMMAR_COMPILERS_MAX;
-use crate::output::AnswerFormat;
+use crate::output::Beginning;
 use crate::scheduler::event_channel;
 use crate::telemetry::{Meters, Snapshot};
 use crate::tokenizer::Tokenizer;
@@ -38,9 +39,8 @@ pub struct Engine(Arc<Inner>);
 
 struct Inner {
     card: ModelCard,
-    tokenizer: Tokenizer,
-    /// How the model writes reasoning and calls.
-    format: AnswerFormat,
+    stop_tokens: Arc<[u32]>,
+    dialogue: Arc<Dialogue>,
     grammars: Arc<Grammars>,
     /// Grammars that may compile at once.
     compilers: Semaphore,
@@ -69,11 +69,11 @@ impl Engine {
         let grammars = Arc::new(Grammars::new(tokenizer.clone(), card.vocab_size));
         Self(Arc::new(Inner {
             meters: Meters::new(card.id.clone()),
-            format: AnswerFormat::default(),
             grammars,
             compilers: Semaphore::new(GRAMMAR_COMPILERS_MAX),
             card,
-            tokenizer,
+            stop_tokens: tokenizer.stop_tokens(),
+            dialogue: Arc::new(Dialogue::new(tokenizer)),
             rows,
             scheduler,
             started: clock.now(),
@@ -100,15 +100,15 @@ impl Engine {
         let inner = &self.0;
         inner.check_serving()?;
         let place = inner.place_in_queue()?;
-        let tokens = inner.tokenize(&request.prompt).await?;
+        let Prepared { tokens, beginning } = inner.prepare(&request).await?;
         let (mut spec, placement) = request::row(
             &request,
             tokens,
             &inner.card,
             &inner.scheduler,
-            inner.tokenizer.stop_tokens(),
+            Arc::clone(&inner.stop_tokens),
         )?;
-        spec.grammar = inner.grammar(&request, &spec.prompt).await?;
+        spec.grammar = inner.grammar(&request, beginning).await?;
         // `SLIPSTREAM_LANE_DEBUG=1` lets this through.
         tracing::info!(target: PLACEMENT_LOG, id = spec.id, ?placement, "placed");
         let (sender, events) = event_channel(spec.max_tokens);
@@ -118,7 +118,9 @@ impl Engine {
         let lane = placement.lane.name();
         let meter = inner.meters.request(lane, &request.client, stopwatch.submitted());
         let row = LiveRow::new(events, inner.phase.subscribe(), presence, place);
-        Ok(Generation::new(request, placement, row, inner.tokenizer.clone(), stopwatch, meter))
+        let reader = inner.dialogue.reader(&request, beginning);
+        let tokenizer = inner.dialogue.tokenizer().clone();
+        Ok(Generation::new(request, placement, row, (tokenizer, reader), stopwatch, meter))
     }
 
     /// Ends the live request `id` where it is, as [`FinishReason::Cancelled`]; `false` when no such
@@ -134,7 +136,7 @@ impl Engine {
     /// # Errors
     /// `InvalidRequest` when the chat template refuses it.
     pub async fn prompt_tokens(&self, request: &GenerateRequest) -> Result<Vec<u32>> {
-        self.0.tokenize(&request.prompt).await
+        Ok(self.0.prepare(request).await?.tokens)
     }
 
     /// The vector of the text of `tokens`, or its first `dimensions` numbers.
@@ -160,7 +162,7 @@ impl Engine {
 
     /// The tokenizer of the served model.
     pub fn tokenizer(&self) -> &Tokenizer {
-        &self.0.tokenizer
+        self.0.dialogue.tokenizer()
     }
 
     /// The served model.
@@ -242,40 +244,58 @@ impl Inner {
         Arc::clone(&self.places).try_acquire_owned().map_err(|_| self.queue_full())
     }
 
-    async fn tokenize(&self, prompt: &Prompt) -> Result<Vec<u32>> {
-        if prompt.text_bytes() <= INLINE_TEXT_BYTES_MAX {
-            return prompt.tokens(&self.tokenizer);
+    async fn prepare(&self, request: &GenerateRequest) -> Result<Prepared> {
+        if request.text_bytes() <= INLINE_TEXT_BYTES_MAX {
+            return self.dialogue.prepare(request);
         }
-        let (long, tokenizer) = (prompt.clone(), self.tokenizer.clone());
-        tokio::task::spawn_blocking(move || long.tokens(&tokenizer)).await.unwrap_or_else(|panic| {
-            let message = format!("failed to tokenize `{}`: {panic}", prompt.param());
+        let (long, dialogue) = (request.clone(), Arc::clone(&self.dialogue));
+        tokio::task::spawn_blocking(move || dialogue.prepare(&long)).await.unwrap_or_else(|panic| {
+            let message = format!("failed to tokenize `{}`: {panic}", request.prompt.param());
             Err(Error::new(Code::Internal, message))
         })
     }
 
-    /// What the answer of `request`, whose prompt is `tokens`, must match.
-    async fn grammar(&self, request: &GenerateRequest, tokens: &[u32]) -> Result<Option<Grammar>> {
-        let structure = guidance::structure(request, &self.format)?;
+    /// What the answer of `request`, which begins at `beginning`, must match.
+    async fn grammar(
+        &self,
+        request: &GenerateRequest,
+        beginning: Beginning,
+    ) -> Result<Option<Grammar>> {
+        let format = self.dialogue.format_of(request);
+        let structure = guidance::structure(request, &format, self.dialogue.tokenizer())?;
         let Some(Structure { constraint, param }) = structure else {
             return Ok(None);
         };
-        let compiled = self.compiled(constraint).await;
-        let grammar = compiled.map_err(|error| error.with_param(param))?;
-        let reasoning = guidance::reasoning(request, &self.format, tokens, &self.tokenizer);
-        Ok(Some(match reasoning {
-            Some(reasoning) => grammar.after(reasoning),
-            None => grammar,
-        }))
+        if self.card.capabilities.writes_blocks {
+            return Err(self.card.writes_blocks(&param));
+        }
+        let reasoning = guidance::reasoning(request, &format, beginning);
+        let compiled = match reasoning {
+            Ok(reasoning) => self.compiled(constraint, reasoning).await,
+            Err(error) => Err(error),
+        };
+        compiled.map(Some).map_err(|error| error.with_param(param))
     }
 
-    async fn compiled(&self, constraint: Constraint) -> Result<Grammar> {
-        if let Some(known) = self.grammars.known(&constraint) {
+    async fn compiled(
+        &self,
+        constraint: Constraint,
+        reasoning: Option<Reasoning>,
+    ) -> Result<Grammar> {
+        if let Some(known) = self.grammars.known(&constraint, reasoning.as_ref()) {
             return known;
         }
         let failed = |message| Error::new(Code::Internal, format!("failed to compile: {message}"));
         let _turn = self.compilers.acquire().await.map_err(|closed| failed(closed.to_string()))?;
         let grammars = Arc::clone(&self.grammars);
-        let compiled = tokio::task::spawn_blocking(move || grammars.compile(&constraint)).await;
+        let compiled = tokio::task::spawn_blocking(move || {
+            let grammar = grammars.compile(&constraint)?;
+            Ok(match reasoning {
+                Some(reasoning) => grammar.after(reasoning),
+                None => grammar,
+            })
+        });
+        let compiled = compiled.await;
         compiled.unwrap_or_else(|panic| Err(failed(panic.to_string())))
     }
 

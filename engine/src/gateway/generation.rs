@@ -1,10 +1,10 @@
-//! One live request: tokens come in from its row, text goes out.
+//! One live request: tokens come in from its row, the parts of an answer go out.
 //!
-//! Life: texts in any number (never a part of a stop string, never half a character), each after the
-//! log-probabilities of the tokens that begin in it, if they were asked for; then one finish or one
-//! error, then nothing. A stop string and a cancellation end it early: the row's channel
-//! is dropped, by which the engine thread sees within one step that nobody listens. Dropping the
-//! generation does the same.
+//! Life: parts in any number (never a part of a stop string, never half a character), each after the
+//! log-probabilities of the tokens that it begins with, if they were asked for; then one finish or one
+//! error, then nothing. A stop string in the visible text ends it early, and so does a cancellation, or the
+//! end of a tool call where the request wants one at most: the row's channel is dropped, by which the engine
+//! thread sees within one step that nobody listens. Dropping the generation does the same.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,7 +18,7 @@ use super::placement::Placement;
 use super::request::GenerateRequest;
 use crate::clock::{Clock, Time};
 use crate::error::{Code, Error, Result};
-use crate::output::{AnswerPart, StopMatcher};
+use crate::output::{AnswerParser, AnswerPart, StopMatcher, TextEnd};
 use crate::sampling::Sampled;
 use crate::scheduler::{self, EventReceiver, Lane, RowEvent, RowUsage};
 use crate::telemetry::RequestMeter;
@@ -137,6 +137,8 @@ pub struct Usage {
     /// Tokens generated: up to and with the model's stop token, or the one that completed a stop
     /// string.
     pub generated_tokens: usize,
+    /// How many of them are reasoning and its markers.
+    pub reasoning_tokens: usize,
     /// Milliseconds from submission to the start of the prefill.
     pub queue_ms: f64,
     /// Milliseconds from the start of the prefill to the first token.
@@ -172,12 +174,18 @@ pub struct Generation {
     tokenizer: Tokenizer,
     detokenizer: Detokenizer,
     ledger: Ledger,
+    parser: AnswerParser,
     stops: StopMatcher,
+    /// Whether the answer may call several tools.
+    parallel_calls: bool,
+    /// Whether a whole call was told.
+    has_called: bool,
     stopwatch: Stopwatch,
     meter: RequestMeter,
     /// What the row told of its prompt.
     prefill: Prefill,
     generated_tokens: usize,
+    reasoning_tokens: usize,
     /// Events that are known and not yet told.
     ready: VecDeque<AnswerEvent>,
 }
@@ -187,15 +195,18 @@ impl Generation {
         request: GenerateRequest,
         placement: Placement,
         row: LiveRow,
-        tokenizer: Tokenizer,
+        (tokenizer, (detokenizer, parser)): (Tokenizer, (Detokenizer, AnswerParser)),
         stopwatch: Stopwatch,
         meter: RequestMeter,
     ) -> Self {
         Self {
+            parser,
+            parallel_calls: request.tools.parallel,
+            has_called: false,
             id: request.id,
             placement,
             row: Some(row),
-            detokenizer: tokenizer.detokenizer(),
+            detokenizer,
             tokenizer,
             ledger: Ledger::default(),
             stops: StopMatcher::new(request.stop),
@@ -203,6 +214,7 @@ impl Generation {
             meter,
             prefill: Prefill::default(),
             generated_tokens: 0,
+            reasoning_tokens: 0,
             ready: VecDeque::new(),
         }
     }
@@ -265,7 +277,10 @@ impl Generation {
         self.meter.token(now);
         let text = self.detokenizer.push(token)?;
         self.ledger.note(token, logprobs.map(|known| *known), &text, &self.tokenizer)?;
-        if self.deliver(&text) {
+        let was_reasoning = self.parser.is_reasoning();
+        let parts = self.parser.push(&text);
+        self.reasoning_tokens += usize::from(was_reasoning || self.parser.is_reasoning());
+        if self.deliver(parts) {
             let usage = self.usage_at_early_end();
             self.end(FinishReason::Stop, usage);
         }
@@ -273,57 +288,84 @@ impl Generation {
     }
 
     fn finish(&mut self, reason: scheduler::FinishReason, usage: &RowUsage) -> Result<()> {
-        let reason = match reason {
-            scheduler::FinishReason::Stop => FinishReason::Stop,
-            scheduler::FinishReason::Length => FinishReason::Length,
+        let (reason, end) = match reason {
+            scheduler::FinishReason::Stop => (FinishReason::Stop, TextEnd::Complete),
+            scheduler::FinishReason::Length => (FinishReason::Length, TextEnd::Cut),
             // We still listen, so it was not our client who cancelled.
             scheduler::FinishReason::Cancelled => return Err(shutting_down()),
         };
-        let matched = self.flush()?;
+        let ended = self.flush(end)?;
         let usage = self.usage_of_row(usage);
-        self.end(if matched { FinishReason::Stop } else { reason }, usage);
+        self.end(if ended { FinishReason::Stop } else { reason }, usage);
         Ok(())
     }
 
     /// Ends the answer where it is.
     fn cancel(&mut self) -> Result<()> {
-        let matched = self.flush()?;
+        let ended = self.flush(TextEnd::Cut)?;
         let usage = self.usage_at_early_end();
-        self.end(if matched { FinishReason::Stop } else { FinishReason::Cancelled }, usage);
+        self.end(if ended { FinishReason::Stop } else { FinishReason::Cancelled }, usage);
         Ok(())
     }
 
-    /// Says what was held back; `true` when it completed a stop string.
-    fn flush(&mut self) -> Result<bool> {
+    /// Tells what was held back; `true` when the answer ends with it.
+    fn flush(&mut self, end: TextEnd) -> Result<bool> {
         let tail = self.detokenizer.finish()?;
         self.ledger.note_text(&tail);
-        self.deliver(&tail);
-        let held_back = self.stops.finish();
-        self.say(held_back);
-        let matched = self.stops.matched().is_some();
-        if !matched {
+        let mut parts = self.parser.push(&tail);
+        parts.extend(self.parser.finish(end));
+        let ended = self.deliver(parts) || self.release_text();
+        if !ended {
             let rest = self.ledger.rest();
-            self.tell(rest);
+            self.tell_logprobs(rest);
         }
-        Ok(matched)
+        Ok(ended)
     }
 
-    /// Says what of `text` is safe to say; `true` when it completed a stop string.
-    fn deliver(&mut self, text: &str) -> bool {
-        let output = self.stops.push(text);
-        self.say(output.text);
-        output.matched.is_some()
+    /// Tells what of `parts` is safe to tell; `true` when the answer ends there.
+    fn deliver(&mut self, parts: Vec<AnswerPart>) -> bool {
+        parts.into_iter().any(|part| match part {
+            AnswerPart::Text(text) => {
+                let output = self.stops.push(&text);
+                self.say(output.text);
+                output.matched.is_some()
+            }
+            // No stop string goes on behind what is not text.
+            part => self.release_text() || self.tell(part),
+        })
+    }
+
+    /// Says the text that was held for a stop string; `true` when it ends in one.
+    fn release_text(&mut self) -> bool {
+        let held_back = self.stops.finish();
+        self.say(held_back);
+        self.stops.matched().is_some()
+    }
+
+    /// Tells a part that is not text; `true` when the answer ends with it.
+    fn tell(&mut self, part: AnswerPart) -> bool {
+        let called = matches!(part, AnswerPart::ToolCallEnded { .. });
+        self.has_called |= called;
+        self.tell_due();
+        self.ready.push_back(part.into());
+        called && !self.parallel_calls
     }
 
     fn say(&mut self, text: String) {
+        self.tell_due();
         if !text.is_empty() {
-            let entries = self.ledger.before(text.len());
-            self.tell(entries);
             self.ready.push_back(AnswerEvent::Text(text));
         }
     }
 
-    fn tell(&mut self, entries: Vec<LogprobEntry>) {
+    /// Tells what is known of the tokens whose text is no longer held back.
+    fn tell_due(&mut self) {
+        let held_bytes = self.parser.held_bytes() + self.stops.held_bytes();
+        let entries = self.ledger.due(held_bytes);
+        self.tell_logprobs(entries);
+    }
+
+    fn tell_logprobs(&mut self, entries: Vec<LogprobEntry>) {
         if !entries.is_empty() {
             self.ready.push_back(AnswerEvent::Logprobs(entries));
         }
@@ -331,6 +373,10 @@ impl Generation {
 
     fn end(&mut self, reason: FinishReason, usage: Usage) {
         self.row = None;
+        let reason = match reason {
+            FinishReason::Stop if self.has_called => FinishReason::ToolCalls,
+            reason => reason,
+        };
         self.meter.ended(reason.name(), usage.generated_tokens);
         self.ready.push_back(AnswerEvent::Finished { reason, usage });
     }
@@ -353,6 +399,7 @@ impl Generation {
             prompt_tokens: self.placement.shape.prompt_tokens,
             cached_tokens: prefill.cached_tokens,
             generated_tokens,
+            reasoning_tokens: self.reasoning_tokens,
             queue_ms: prefill.queue_ms,
             prefill_ms: prefill.prefill_ms,
             first_token_ms: self.stopwatch.first_token_ms(),

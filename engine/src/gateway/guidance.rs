@@ -1,12 +1,11 @@
 //! What a request makes of its answer's form: which constraint holds, and whether the model may think first.
 
-use serde_json::Value;
-
+use super::markup;
 use super::request::{GenerateRequest, ToolChoice, ToolUse};
 use crate::error::{Code, Error, Result};
 use crate::grammar::{Calls, Constraint, Part, Reasoning, ReasoningStart};
-use crate::output::{AnswerFormat, Tool, ToolFormat};
-use crate::tokenizer::{Spelling, Tokenizer};
+use crate::output::{AnswerFormat, Beginning, MessageFormat, ReasoningFormat, Tool, ToolFormat};
+use crate::tokenizer::Tokenizer;
 
 /// What the answer must look like, and the request field that says so.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +25,7 @@ pub struct Structure {
 pub(super) fn structure(
     request: &GenerateRequest,
     format: &AnswerFormat,
+    tokenizer: &Tokenizer,
 ) -> Result<Option<Structure>> {
     let ToolUse { tools, choice, parallel } = &request.tools;
     let called: Vec<&Tool> = match choice {
@@ -40,12 +40,12 @@ pub(super) fn structure(
             return Err(Error::invalid("tool_choice", message));
         }
         let several = *parallel && *choice == ToolChoice::Required;
-        let constraint = Constraint::Calls(calls(&called, several, format.tools)?);
+        let constraint = Constraint::Calls(calls(&called, several, format.tools, tokenizer)?);
         return Ok(Some(Structure { constraint, param: "tool_choice".to_owned() }));
     }
     match &request.structure {
         Some(structure) if !called.is_empty() => {
-            let calls = calls(&called, *parallel, format.tools)?;
+            let calls = calls(&called, *parallel, format.tools, tokenizer)?;
             let constraint = beside_calls(structure, calls)?;
             Ok(Some(Structure { constraint, param: structure.param.clone() }))
         }
@@ -53,35 +53,38 @@ pub(super) fn structure(
     }
 }
 
-/// How the answer of `request`, whose prompt is `tokens`, may begin with reasoning.
+/// How the answer of `request`, which starts at `beginning`, may begin with reasoning.
+///
+/// # Errors
+/// `Unsupported` when the model's answers fall into messages whose heads are not known here.
 pub(super) fn reasoning(
     request: &GenerateRequest,
     format: &AnswerFormat,
-    tokens: &[u32],
-    tokenizer: &Tokenizer,
-) -> Option<Reasoning> {
-    let (opening, end) = format.reasoning?.markers();
-    let start = match (ends_in(tokens, opening, tokenizer), request.reasoning.enabled) {
-        (true, _) => ReasoningStart::Opened,
-        (false, Some(false)) => return None,
-        (false, _) => ReasoningStart::MayOpen(opening.to_owned()),
-    };
-    Some(Reasoning { start, end: end.to_owned() })
-}
-
-/// Whether the last thing that `tokens` say, white space aside, is `marker`: the template opened it.
-fn ends_in(tokens: &[u32], marker: &str, tokenizer: &Tokenizer) -> bool {
-    // No token is shorter than a byte, and templates add a line break or two.
-    let first = tokens.len().saturating_sub(marker.len() + 8);
-    let mut text = Vec::new();
-    for token in &tokens[first..] {
-        match tokenizer.spelling(*token) {
-            Ok(Some(Spelling::Text(bytes))) => text.extend(bytes),
-            Ok(Some(Spelling::Marker(name))) => text.extend(name.into_bytes()),
-            Ok(None) | Err(_) => {}
+    beginning: Beginning,
+) -> Result<Option<Reasoning>> {
+    match format.messages {
+        None => {}
+        // All channels but this one come before the answer.
+        Some(MessageFormat::Harmony) => {
+            let end = "<|channel|>final<|message|>".to_owned();
+            return Ok(Some(Reasoning { start: ReasoningStart::Opened, end }));
+        }
+        Some(MessageFormat::MuseSpark) => {
+            let message =
+                "the answers of this model fall into messages, which cannot be constrained";
+            return Err(Error::new(Code::Unsupported, message));
         }
     }
-    text.trim_ascii_end().ends_with(marker.as_bytes())
+    let Some(markers) = format.reasoning.map(ReasoningFormat::markers) else {
+        return Ok(None);
+    };
+    let (opening, end) = markers;
+    let start = match (beginning, request.reasoning.enabled) {
+        (Beginning::Reasoning, _) => ReasoningStart::Opened,
+        (_, Some(false)) => return Ok(None),
+        _ => ReasoningStart::MayOpen(opening.to_owned()),
+    };
+    Ok(Some(Reasoning { start, end: end.to_owned() }))
 }
 
 fn named<'a>(tools: &'a [Tool], name: &str) -> Result<&'a Tool> {
@@ -111,79 +114,22 @@ fn beside_calls(structure: &Structure, calls: Calls) -> Result<Constraint> {
 }
 
 /// Calls of `tools` in the markup `format`; `several` says whether one answer may make more than one.
-fn calls(tools: &[&Tool], several: bool, format: Option<ToolFormat>) -> Result<Calls> {
+fn calls(
+    tools: &[&Tool],
+    several: bool,
+    format: Option<ToolFormat>,
+    tokenizer: &Tokenizer,
+) -> Result<Calls> {
     let Some(format) = format else {
         let message = "`tool_choice` asks for a call, and the model has no form of its own for one";
         return Err(Error::new(Code::Unsupported, message).with_param("tool_choice"));
     };
-    let markup = markup(format).ok_or_else(|| {
-        let message = format!("calls in the model's form ({format:?}) cannot be constrained");
+    markup::calls(format, tools, several, tokenizer).ok_or_else(|| {
+        let message = format!("calls in the model's own form ({format:?}) cannot be constrained");
         Error::new(Code::Unsupported, message)
             .with_param("tool_choice")
             .with_hint("`tool_choice` may be `auto` or `none`")
-    })?;
-    let Markup { open, ways, between, close } = markup;
-    let ways = tools.iter().flat_map(|tool| ways.iter().map(|way| way(tool))).collect();
-    Ok(Calls { open, ways, between: between.filter(|_| several), close, instead: None })
-}
-
-/// How a format writes calls.
-struct Markup {
-    open: Vec<Part>,
-    /// The ways in which a call of a tool may be written; the parsers read them all.
-    ways: &'static [fn(&Tool) -> Vec<Part>],
-    /// `None` where an answer has one call.
-    between: Option<Vec<Part>>,
-    close: Vec<Part>,
-}
-
-/// The markup of a format whose arguments are JSON; `None` for the others.
-fn markup(format: ToolFormat) -> Option<Markup> {
-    Some(match format {
-        ToolFormat::Json => Markup {
-            open: Vec::new(),
-            ways: &[|tool| {
-                let call = object(tool, "arguments");
-                around(
-                    &[marker("<tool_call>"), text("\n")],
-                    call,
-                    &[text("\n"), marker("</tool_call>")],
-                )
-            }],
-            between: Some(vec![text("\n")]),
-            close: Vec::new(),
-        },
-        _ => return None,
     })
-}
-
-/// `{"name": "NAME", "ARGUMENTS": {...}}`.
-fn object(tool: &Tool, arguments: &str) -> Vec<Part> {
-    let name = Value::from(tool.name.as_str());
-    around(
-        &[text(&format!("{{\"name\": {name}, \"{arguments}\": "))],
-        vec![schema(tool)],
-        &[text("}")],
-    )
-}
-
-/// The arguments. What a tool's schema asks beyond what can be enforced is between the client and the model.
-fn schema(tool: &Tool) -> Part {
-    let mut schema = tool.parameters.clone().unwrap_or_default();
-    schema.entry("type").or_insert("object".into());
-    Part::Json { schema: Value::Object(schema).to_string(), strict: false }
-}
-
-fn around(before: &[Part], middle: Vec<Part>, after: &[Part]) -> Vec<Part> {
-    before.iter().cloned().chain(middle).chain(after.iter().cloned()).collect()
-}
-
-fn text(text: &str) -> Part {
-    Part::Text(text.to_owned())
-}
-
-fn marker(name: &str) -> Part {
-    Part::Marker(name.to_owned())
 }
 
 #[cfg(test)]
@@ -193,7 +139,6 @@ mod tests {
     use super::*;
     use crate::gateway::request::Prompt;
     use crate::gateway::script;
-    use crate::output::ReasoningFormat;
 
     const TALKS: AnswerFormat = AnswerFormat {
         reasoning: Some(ReasoningFormat::Think),
@@ -222,7 +167,7 @@ mod tests {
 
     #[track_caller]
     fn calls_of(request: &GenerateRequest) -> Calls {
-        match structure(request, &TALKS).unwrap().unwrap().constraint {
+        match structure(request, &TALKS, &script::tokenizer()).unwrap().unwrap().constraint {
             Constraint::Calls(calls) => calls,
             other => panic!("{other:?}"),
         }
@@ -230,7 +175,7 @@ mod tests {
 
     #[track_caller]
     fn check_refused(request: &GenerateRequest, format: &AnswerFormat, code: Code, param: &str) {
-        let error = structure(request, format).unwrap_err();
+        let error = structure(request, format, &script::tokenizer()).unwrap_err();
         assert_eq!((error.code(), error.param()), (code, Some(param)), "{error}");
     }
 
@@ -250,10 +195,12 @@ mod tests {
     #[test]
     fn nothing_is_constrained_where_nothing_is_asked() {
         for choice in [ToolChoice::None, ToolChoice::Auto] {
-            assert_eq!(structure(&request(choice, &["f"]), &TALKS).unwrap(), None);
+            let free = request(choice, &["f"]);
+            assert_eq!(structure(&free, &TALKS, &script::tokenizer()).unwrap(), None);
         }
         let plain = GenerateRequest { structure: object(), ..request(ToolChoice::None, &["f"]) };
-        assert_eq!(structure(&plain, &AnswerFormat::default()).unwrap(), object());
+        let mute = AnswerFormat::default();
+        assert_eq!(structure(&plain, &mute, &script::tokenizer()).unwrap(), object());
     }
 
     #[test]
@@ -274,6 +221,8 @@ mod tests {
         let unknown = request(ToolChoice::Named("h".to_owned()), &["f"]);
         check_refused(&unknown, &TALKS, Code::InvalidRequest, choice);
         check_refused(&request(ToolChoice::Required, &[]), &TALKS, Code::InvalidRequest, choice);
+        let other = AnswerFormat { tools: Some(ToolFormat::Pythonic), ..TALKS };
+        check_refused(&required, &other, Code::Unsupported, choice);
     }
 
     #[test]
@@ -283,7 +232,8 @@ mod tests {
             let tokens = tokenizer.encode(prompt, false).unwrap();
             let mut request = request(ToolChoice::Auto, &[]);
             request.reasoning.enabled = enabled;
-            reasoning(&request, &TALKS, &tokens, &tokenizer).map(|reasoning| reasoning.start)
+            let beginning = TALKS.beginning(&tokenizer.decode_spelled(&tokens).unwrap());
+            reasoning(&request, &TALKS, beginning).unwrap().map(|reasoning| reasoning.start)
         };
         let may_open = Some(ReasoningStart::MayOpen("<think>".to_owned()));
         assert_eq!(starts("<|im_start|>assistant\n<think>\n", None), Some(ReasoningStart::Opened));
@@ -292,7 +242,20 @@ mod tests {
         assert_eq!(starts("<|im_start|>assistant\n", Some(true)), may_open);
         assert_eq!(starts("<|im_start|>assistant\n", Some(false)), None);
         assert_eq!(starts("", None), may_open);
-        let silent = AnswerFormat::default();
-        assert_eq!(reasoning(&request(ToolChoice::Auto, &[]), &silent, &[1], &tokenizer), None);
+    }
+
+    #[test]
+    fn models_without_reasoning_answer_at_once_and_gpt_oss_in_its_last_channel() {
+        let request = request(ToolChoice::Auto, &[]);
+        let of = |format: AnswerFormat| reasoning(&request, &format, Beginning::Text);
+        assert_eq!(of(AnswerFormat::default()).unwrap(), None);
+        let messages =
+            |messages| AnswerFormat { messages: Some(messages), ..AnswerFormat::default() };
+        let harmony = of(messages(MessageFormat::Harmony)).unwrap().unwrap();
+        assert_eq!(
+            (harmony.start, harmony.end.as_str()),
+            (ReasoningStart::Opened, "<|channel|>final<|message|>")
+        );
+        assert_eq!(of(messages(MessageFormat::MuseSpark)).unwrap_err().code(), Code::Unsupported);
     }
 }

@@ -54,7 +54,6 @@ pub(super) struct Ledger {
     pending: VecDeque<(usize, LogprobEntry)>,
     made_bytes: usize,
     made_characters: usize,
-    told_bytes: usize,
 }
 
 impl Ledger {
@@ -80,10 +79,10 @@ impl Ledger {
         self.made_characters += text.chars().count();
     }
 
-    /// The entries to tell before the next `bytes` bytes of the text.
-    pub(super) fn before(&mut self, bytes: usize) -> Vec<LogprobEntry> {
-        self.told_bytes += bytes;
-        let due = self.pending.partition_point(|(made_bytes, _)| *made_bytes < self.told_bytes);
+    /// The entries that are due when all of the text but its last `held_bytes` bytes is, or was, told.
+    pub(super) fn due(&mut self, held_bytes: usize) -> Vec<LogprobEntry> {
+        let told_bytes = self.made_bytes.saturating_sub(held_bytes);
+        let due = self.pending.partition_point(|(made_bytes, _)| *made_bytes < told_bytes);
         self.pending.drain(..due).map(|(_, entry)| entry).collect()
     }
 

@@ -3,16 +3,21 @@
 //!
 //! A request becomes tokens, is held against the model ([`ModelCard`]) and is placed once
 //! ([`Placement`]); then it is a row on the engine thread ([`Rows`]) and a [`Generation`] here.
-//! The generation turns tokens into text and finds stop strings, off the engine thread. Dropping it
+//! Histories are said as the model's template takes them, and control tokens that texts spell are plain
+//! text. The generation turns tokens into text, splits it into reasoning, visible text and tool calls,
+//! and finds stop strings in the visible text, off the engine thread. Dropping it
 //! cancels the row.
 
 mod card;
+mod dialogue;
 mod driver;
 mod engine;
 mod generation;
 mod guidance;
+mod history;
 mod live;
 mod logprobs;
+mod markup;
 mod placement;
 mod request;
 mod rows;

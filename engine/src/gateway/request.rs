@@ -14,7 +14,6 @@ use crate::limits;
 use crate::output::Tool;
 use crate::sampling::SamplingParams;
 use crate::scheduler::{self, Priority, RowSpec};
-use crate::tokenizer::{ChatOptions, Tokenizer};
 
 /// Below this the scaled log-probabilities leave f32's range; the limit is the greedy choice.
 const TEMPERATURE_MIN: f32 = 1e-6;
@@ -69,6 +68,13 @@ impl GenerateRequest {
             reasoning: Reasoning::default(),
             template_variables: Map::new(),
         }
+    }
+
+    /// Bytes of text that have to be tokenized, roughly.
+    pub(super) fn text_bytes(&self) -> usize {
+        let schemas = self.tools.tools.iter().filter_map(|tool| tool.parameters.as_ref());
+        let schemas = schemas.flat_map(Map::values).map(string_bytes);
+        self.prompt.text_bytes() + schemas.sum::<usize>()
     }
 }
 
@@ -163,35 +169,22 @@ impl Prompt {
         }
     }
 
-    /// Bytes of text that have to be tokenized, roughly.
-    pub(super) fn text_bytes(&self) -> usize {
+    fn text_bytes(&self) -> usize {
         match self {
-            Self::Chat { messages } => {
-                messages.iter().map(|message| message["content"].as_str().map_or(0, str::len)).sum()
-            }
+            Self::Chat { messages } => messages.iter().map(string_bytes).sum(),
             Self::Text(text) => text.len(),
             Self::Tokens(_) => 0,
         }
     }
-
-    /// The prompt's token ids.
-    pub(super) fn tokens(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
-        match self {
-            // A template writes its special tokens itself.
-            Self::Chat { messages } => tokenizer.encode(&render(messages, tokenizer)?, false),
-            Self::Text(text) => tokenizer.encode(text, true),
-            Self::Tokens(tokens) => Ok(tokens.clone()),
-        }
-    }
 }
 
-fn render(messages: &[Value], tokenizer: &Tokenizer) -> Result<String> {
-    let template = tokenizer.chat_template().ok_or_else(|| {
-        Error::invalid("messages", "the model has no chat template")
-            .with_hint("`/v1/completions` continues plain text")
-    })?;
-    let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
-    template.render(messages, &options)
+fn string_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(string_bytes).sum(),
+        Value::Object(fields) => fields.values().map(string_bytes).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
 }
 
 /// Holds a text that is to become a vector against the model.
@@ -315,13 +308,7 @@ fn unasked_tokens(
 /// `Unsupported`, naming the field, for what a model that writes in blocks has no meaning for.
 fn check_one_by_one(sampling: &SamplingParams, card: &ModelCard) -> Result<()> {
     match sampling.one_by_one_field() {
-        Some(field) if card.capabilities.writes_blocks => {
-            let message = format!(
-                "`{field}` is not supported: `{}` writes blocks of tokens at once",
-                card.id
-            );
-            Err(Error::new(Code::Unsupported, message).with_param(field))
-        }
+        Some(field) if card.capabilities.writes_blocks => Err(card.writes_blocks(field)),
         _ => Ok(()),
     }
 }
@@ -399,9 +386,11 @@ fn normalized(sampling: &SamplingParams, vocab_size: usize) -> SamplingParams {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gateway::dialogue::Dialogue;
     use crate::gateway::script::{TOKEN_KV_BYTES, VOCAB_SIZE, card};
     use crate::sampling::{Penalty, Xtc};
     use crate::scheduler::Lane;
+    use crate::tokenizer::Tokenizer;
 
     fn request() -> GenerateRequest {
         GenerateRequest::new("r", Prompt::Tokens(Vec::new()))
@@ -605,7 +594,8 @@ mod tests {
         });
         std::fs::write(dir.path().join("tokenizer.json"), words.to_string()).unwrap();
         let prompt = Prompt::Chat { messages: vec![serde_json::json!({"role": "user"})] };
-        let error = prompt.tokens(&Tokenizer::load(dir.path()).unwrap()).unwrap_err();
+        let dialogue = Dialogue::new(Tokenizer::load(dir.path()).unwrap());
+        let error = dialogue.prepare(&GenerateRequest::new("r", prompt)).unwrap_err();
         assert_eq!((error.code(), error.param()), (Code::InvalidRequest, Some("messages")));
         assert!(error.hint().is_some());
     }

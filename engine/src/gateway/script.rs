@@ -202,7 +202,12 @@ pub(crate) fn sampled(spec: &RowSpec, token: u32, nth: usize) -> Sampled {
 
 /// The steps that generate `text`.
 pub(crate) fn says(text: &str) -> Vec<Step> {
-    tokenizer().encode(text, false).unwrap().into_iter().map(Step::Token).collect()
+    says_in(&tokenizer(), text)
+}
+
+/// The same in another vocabulary.
+pub(crate) fn says_in(tokenizer: &Tokenizer, text: &str) -> Vec<Step> {
+    tokenizer.encode(text, false).unwrap().into_iter().map(Step::Token).collect()
 }
 
 /// An engine with a context of 4096 tokens on `rows`.
@@ -231,6 +236,12 @@ pub(crate) fn engine_that_embeds(rows: Arc<ScriptedRows>) -> Engine {
     Engine::new(card, tokenizer(), rows, SchedulerConfig::default(), Clock::monotonic())
 }
 
+/// An engine whose model has another tokenizer.
+pub(crate) fn engine_of(rows: Arc<ScriptedRows>, tokenizer: Tokenizer) -> Engine {
+    let card = ModelCard { vocab_size: tokenizer.vocab_size(), ..card() };
+    Engine::new(card, tokenizer, rows, SchedulerConfig::default(), Clock::monotonic())
+}
+
 /// The scripted model.
 pub(crate) fn card() -> ModelCard {
     ModelCard {
@@ -249,12 +260,22 @@ pub(crate) fn card() -> ModelCard {
 
 /// One token per byte, two special tokens and a ChatML template.
 pub(crate) fn tokenizer() -> Tokenizer {
-    let dir = tempfile::tempdir().unwrap();
-    let write = |name: &str, text: String| std::fs::write(dir.path().join(name), text).unwrap();
-    write("tokenizer.json", tokenizer_json().to_string());
-    let template = "{% for message in messages %}<|im_start|>{{ message.role }}\n\
+    tokenizer_of(CHATML, &[])
+}
+
+const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n\
         {{ message.content }}<|im_end|>\n{% endfor %}\
         {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// The same with another template, and more special tokens.
+pub(crate) fn tokenizer_of(template: &str, special_tokens: &[&str]) -> Tokenizer {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| std::fs::write(dir.path().join(name), text).unwrap();
+    let mut json = tokenizer_json();
+    let ids = u32::try_from(VOCAB_SIZE).unwrap()..;
+    let more = ids.zip(special_tokens).map(|(id, token)| special(id, token));
+    json["added_tokens"].as_array_mut().unwrap().extend(more);
+    write("tokenizer.json", json.to_string());
     let config = json!({"eos_token": "<|im_end|>", "chat_template": template});
     write("tokenizer_config.json", config.to_string());
     Tokenizer::load(dir.path()).unwrap()

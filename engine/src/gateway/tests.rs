@@ -333,3 +333,19 @@ async fn a_chat_goes_through_the_template_to_where_the_assistant_speaks() {
     let text = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
     assert_eq!(rows.specs()[0].prompt, tokenizer().encode(text, false).unwrap());
 }
+
+#[tokio::test]
+async fn a_model_that_writes_blocks_refuses_a_constraint_by_the_name_of_its_field() {
+    let mut card = super::script::card();
+    card.capabilities.writes_blocks = true;
+    let rows = ScriptedRows::new(|_| says("ok"));
+    let (scheduler, clock) = (SchedulerConfig::default(), crate::clock::Clock::monotonic());
+    let engine = Engine::new(card, tokenizer(), rows, scheduler, clock);
+    let (constraint, param) =
+        (crate::grammar::Constraint::JsonObject, "response_format".to_owned());
+    let structure = Some(Structure { constraint, param });
+    let error =
+        engine.generate(GenerateRequest { structure, ..request("p", &[]) }).await.unwrap_err();
+    assert_eq!((error.code(), error.param()), (Code::Unsupported, Some("response_format")));
+    assert!(engine.generate(request("p", &[])).await.is_ok());
+}

@@ -31,6 +31,12 @@ pub enum Part {
     Marker(String),
     /// A match of this regular expression.
     Match(String),
+    /// One of these texts.
+    OneOf(Vec<String>),
+    /// Any text up to the first place where this one ends it, and that one.
+    Until(String),
+    /// These parts, or nothing.
+    Maybe(Vec<Part>),
     /// JSON that validates against this schema.
     Json {
         /// Its text.
@@ -45,7 +51,7 @@ impl Calls {
     pub(super) fn bytes(&self) -> usize {
         let ways = self.ways.iter().flatten();
         let around = self.open.iter().chain(self.between.iter().flatten()).chain(&self.close);
-        ways.chain(around).chain(&self.instead).map(|part| part.text().len()).sum()
+        ways.chain(around).chain(&self.instead).map(Part::bytes).sum()
     }
 
     /// The grammar in Lark.
@@ -56,7 +62,7 @@ impl Calls {
         if self.ways.is_empty() {
             return Err(Error::new(Code::InvalidRequest, "there is no tool to call"));
         }
-        let mut writer = Writer { vocabulary, rules: String::new(), values: 0 };
+        let mut writer = Writer { vocabulary, rules: String::new(), count: 0 };
         let ways = self.ways.iter().map(|way| writer.sequence(way)).collect::<Result<Vec<_>>>()?;
         let open = writer.sequence(&self.open)?;
         let more = match &self.between {
@@ -75,19 +81,31 @@ impl Calls {
 }
 
 impl Part {
-    fn text(&self) -> &str {
+    fn bytes(&self) -> usize {
         match self {
-            Self::Text(text) | Self::Marker(text) | Self::Match(text) => text,
-            Self::Json { schema, .. } => schema,
+            Self::Text(text) | Self::Marker(text) | Self::Match(text) | Self::Until(text) => {
+                text.len()
+            }
+            Self::OneOf(texts) => texts.iter().map(String::len).sum(),
+            Self::Maybe(parts) => parts.iter().map(Self::bytes).sum(),
+            Self::Json { schema, .. } => schema.len(),
         }
     }
 }
 
+/// What a rule of Lark is.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Rule,
+    /// One lexeme, of which one alternative may begin another.
+    Terminal,
+}
+
 struct Writer<'a> {
     vocabulary: &'a Vocabulary,
-    /// Rules of values, one a line.
+    /// Rules of single parts, one a line.
     rules: String,
-    values: usize,
+    count: usize,
 }
 
 impl Writer<'_> {
@@ -104,14 +122,34 @@ impl Writer<'_> {
                 None => literal(name),
             },
             Part::Match(pattern) => format!("/{}/", llguidance::regex_to_lark(pattern, "")),
+            Part::OneOf(texts) => {
+                let texts: Vec<String> = texts.iter().map(|text| literal(text)).collect();
+                self.rule(Kind::Terminal, "", &texts.join(" | "))
+            }
+            Part::Until(end) => match self.vocabulary.marker_token(end.trim()) {
+                Some(token) => format!("/(?s:.*)/ <[{token}]>"),
+                None => {
+                    let suffix = format!("[suffix={}]", literal(end));
+                    self.rule(Kind::Rule, &suffix, "/(?s:.*)/")
+                }
+            },
+            Part::Maybe(parts) => format!("({})?", self.sequence(parts)?),
             Part::Json { schema, strict } => {
                 let schema = schema::prepared(schema, *strict)?;
-                let name = format!("value_{}", self.values);
-                self.values += 1;
-                // Writing to a string cannot fail.
-                let _ = writeln!(self.rules, "{name}: %json {schema}");
-                name
+                self.rule(Kind::Rule, "", &format!("%json {schema}"))
             }
         })
+    }
+
+    /// Writes a rule and returns its name.
+    fn rule(&mut self, kind: Kind, attributes: &str, body: &str) -> String {
+        let name = match kind {
+            Kind::Rule => format!("part_{}", self.count),
+            Kind::Terminal => format!("PART_{}", self.count),
+        };
+        self.count += 1;
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.rules, "{name}{attributes}: {body}");
+        name
     }
 }

@@ -29,9 +29,11 @@ pub struct Grammar {
 }
 
 impl Grammar {
-    /// The same grammar for an answer that may come after `reasoning`.
+    /// The same grammar for an answer that may come after `reasoning`. Takes its time when the vocabulary
+    /// meets the end marker for the first time.
     #[must_use]
     pub fn after(self, reasoning: Reasoning) -> Self {
+        self.vocabulary.marker(&reasoning.end);
         Self { reasoning: Some(reasoning), ..self }
     }
 
@@ -63,7 +65,7 @@ impl fmt::Debug for Grammar {
 /// The grammars of one model.
 #[derive(Debug)]
 pub struct Grammars {
-    pub(super) tokenizer: Tokenizer,
+    pub(crate) tokenizer: Tokenizer,
     vocab_size: usize,
     /// Made with the first grammar: it takes as long as many schemas.
     vocabulary: OnceLock<Result<Arc<Vocabulary>>>,
@@ -97,11 +99,23 @@ impl Grammars {
         kept.grammar.get_or_init(|| on_deep_stack(constraint, vocabulary)).clone()
     }
 
-    /// The grammar of `constraint`, or why it has none, if it was compiled lately. Takes no time.
-    pub fn known(&self, constraint: &Constraint) -> Option<Result<Grammar>> {
+    /// The grammar of `constraint` after `reasoning`, or why there is none, if it was compiled lately. Takes
+    /// no time.
+    pub fn known(
+        &self,
+        constraint: &Constraint,
+        reasoning: Option<&Reasoning>,
+    ) -> Option<Result<Grammar>> {
         let kept = self.kept.lock();
         let place = kept.iter().find(|kept| kept.constraint == *constraint)?;
-        place.grammar.get().cloned()
+        let grammar = place.grammar.get()?;
+        match (grammar, reasoning) {
+            (Ok(grammar), Some(reasoning)) => {
+                let met = grammar.vocabulary.knows_marker(&reasoning.end);
+                met.then(|| Ok(grammar.clone().after(reasoning.clone())))
+            }
+            (grammar, _) => Some(grammar.clone()),
+        }
     }
 
     fn read_vocabulary(&self) -> Result<Arc<Vocabulary>> {

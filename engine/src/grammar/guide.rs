@@ -33,7 +33,7 @@ pub struct Guide(Place);
 #[derive(Debug)]
 enum Place {
     Here(Box<Turn>),
-    Away(mpsc::Receiver<Turn>),
+    Away(mpsc::Receiver<Box<Turn>>),
 }
 
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Guide {
         };
         self.0 = workers.run(move || match matcher.accept(token) {
             Ok(()) => turn(matcher),
-            Err(error) => Turn { matcher: None, outcome: Outcome::Stuck(error) },
+            Err(error) => Box::new(Turn { matcher: None, outcome: Outcome::Stuck(error) }),
         });
     }
 
@@ -72,7 +72,7 @@ impl Guide {
 
     fn here(&mut self) -> &mut Turn {
         if let Place::Away(coming) = &self.0 {
-            self.0 = Place::Here(Box::new(coming.recv().unwrap_or_else(|_| lost())));
+            self.0 = Place::Here(coming.recv().unwrap_or_else(|_| lost()));
         }
         match &mut self.0 {
             Place::Here(turn) => turn,
@@ -82,19 +82,19 @@ impl Guide {
 }
 
 /// The matcher with what it says now.
-fn turn(mut matcher: Matcher) -> Turn {
+fn turn(mut matcher: Matcher) -> Box<Turn> {
     let outcome = match matcher.mask() {
         Ok(Some(mask)) => Outcome::Open(mask),
         Ok(None) => Outcome::Satisfied,
         Err(error) => Outcome::Stuck(error),
     };
-    Turn { matcher: Some(matcher), outcome }
+    Box::new(Turn { matcher: Some(matcher), outcome })
 }
 
 /// The worker died with the matcher.
-fn lost() -> Turn {
+fn lost() -> Box<Turn> {
     let error = Error::new(Code::Internal, "the thread that fills token masks failed");
-    Turn { matcher: None, outcome: Outcome::Stuck(error) }
+    Box::new(Turn { matcher: None, outcome: Outcome::Stuck(error) })
 }
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -119,7 +119,7 @@ impl Workers {
         Ok(Self(jobs))
     }
 
-    fn run(&self, job: impl FnOnce() -> Turn + Send + 'static) -> Place {
+    fn run(&self, job: impl FnOnce() -> Box<Turn> + Send + 'static) -> Place {
         let (done, coming) = mpsc::sync_channel(1);
         // A guide that was dropped has no use for the turn.
         let job = move || drop(done.send(job()));

@@ -37,4 +37,4 @@ pub use matcher::{Mask, Matcher};
 pub use reasoning::{Reasoning, ReasoningStart};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

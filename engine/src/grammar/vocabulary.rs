@@ -93,6 +93,11 @@ impl Vocabulary {
         Mask::of(self.size(), (0..self.size() as u32).filter(says))
     }
 
+    /// Whether the marker spelled `text` is prepared.
+    pub(super) fn knows_marker(&self, text: &str) -> bool {
+        self.markers.lock().contains_key(text)
+    }
+
     /// The marker spelled `text`, prepared once.
     pub(super) fn marker(&self, text: &str) -> Arc<Marker> {
         let mut markers = self.markers.lock();

@@ -16,6 +16,11 @@ pub(super) struct Flow {
 }
 
 impl Flow {
+    /// Bytes of the spaces that are held back.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.spaces.len()
+    }
+
     /// A flow whose texts around markup stand apart by `separator` at least.
     pub(super) fn separated_by(separator: &'static str) -> Self {
         Self { separator, ..Self::default() }

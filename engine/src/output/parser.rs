@@ -178,6 +178,11 @@ impl AnswerParser {
         self.writer.take()
     }
 
+    /// Bytes of the text so far of which nothing was told yet.
+    pub fn held_bytes(&self) -> usize {
+        self.held.len() + self.text.held_bytes() + self.reasoning.held_bytes()
+    }
+
     /// How many calls are complete.
     pub fn calls_ended(&self) -> usize {
         self.writer.ended()

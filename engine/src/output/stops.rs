@@ -20,6 +20,8 @@ pub struct StopOutput {
 pub struct StopMatcher {
     stops: Vec<String>,
     held: String,
+    /// Bytes from the stop string on.
+    dropped_bytes: usize,
     matched: Option<String>,
 }
 
@@ -27,13 +29,14 @@ impl StopMatcher {
     /// A matcher for `stops`; empty strings among them stop nothing.
     pub fn new(mut stops: Vec<String>) -> Self {
         stops.retain(|stop| !stop.is_empty());
-        Self { stops, held: String::new(), matched: None }
+        Self { stops, held: String::new(), dropped_bytes: 0, matched: None }
     }
 
     /// Takes the next piece of text and returns what can be shown by now. After a match the text
     /// is empty and the match is repeated.
     pub fn push(&mut self, text: &str) -> StopOutput {
         if self.matched.is_some() {
+            self.dropped_bytes += text.len();
             return StopOutput { text: String::new(), matched: self.matched.clone() };
         }
         self.held.push_str(text);
@@ -57,6 +60,12 @@ impl StopMatcher {
         };
         self.held.clear();
         output.text
+    }
+
+    /// Bytes of the text so far that were not given out: those that may begin a stop string, or all from
+    /// the one on that ended the text.
+    pub fn held_bytes(&self) -> usize {
+        self.held.len() + self.dropped_bytes
     }
 
     /// The stop string that ended the text, if one has.
@@ -91,8 +100,9 @@ impl StopMatcher {
     fn release(&mut self, len: usize, matched: Option<String>) -> StopOutput {
         let rest = self.held.split_off(len);
         let text = std::mem::take(&mut self.held);
-        if matched.is_none() {
-            self.held = rest;
+        match &matched {
+            None => self.held = rest,
+            Some(_) => self.dropped_bytes = rest.len(),
         }
         self.matched.clone_from(&matched);
         StopOutput { text, matched }
@@ -127,16 +137,19 @@ mod tests {
     /// Feeds `pieces` as a row would, until a match, and then finishes.
     fn stream(pieces: &[String], stops: &[String]) -> (String, Option<String>) {
         let mut matcher = StopMatcher::new(stops.to_vec());
-        let mut shown = String::new();
+        let (mut shown, mut fed_bytes) = (String::new(), 0);
         for piece in pieces {
             let output = matcher.push(piece);
             shown.push_str(&output.text);
+            fed_bytes += piece.len();
+            assert_eq!(shown.len() + matcher.held_bytes(), fed_bytes);
             assert_eq!(output.matched.as_deref(), matcher.matched());
             if output.matched.is_some() {
                 break;
             }
         }
         shown.push_str(&matcher.finish());
+        assert_eq!(shown.len() + matcher.held_bytes(), fed_bytes);
         (shown, matcher.matched().map(str::to_owned))
     }
 

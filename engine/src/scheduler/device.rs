@@ -293,6 +293,10 @@ impl Executor for MlxExecutor {
     }
 
     fn open(&mut self, spec: &RowSpec) -> Result<SoloRow> {
+        if self.denoising.is_some() && spec.grammar.is_some() {
+            let message = "a model that writes blocks of tokens has no masks for a grammar";
+            return Err(Error::new(Code::Unsupported, message));
+        }
         let fresh_seed = rand::rng().random();
         let sampler = Sampler::new(spec.sampling.clone(), &spec.prompt, fresh_seed);
         let writing = self.denoising.is_some().then(|| {

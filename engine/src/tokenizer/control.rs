@@ -45,6 +45,12 @@ impl ControlTokens {
         Self::of(spelled.map(|token| token.content.clone()), mark)
     }
 
+    /// The same with `spellings`, which need not be tokens.
+    pub fn with(&self, spellings: &[&str]) -> Self {
+        let more = spellings.iter().map(|spelling| (*spelling).to_owned());
+        Self::of(self.spellings.iter().cloned().chain(more), self.mark)
+    }
+
     /// The same without `spellings`, for texts that may mean them.
     pub fn without(&self, spellings: &[&str]) -> Self {
         let kept = self.spellings.iter().filter(|kept| !spellings.contains(&kept.as_str()));

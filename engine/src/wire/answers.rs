@@ -51,6 +51,7 @@ pub(super) fn ending(reason: FinishReason, stop: Option<&str>) -> Ending {
         prompt_tokens: 9,
         cached_tokens: 4,
         generated_tokens: 5,
+        reasoning_tokens: 0,
         queue_ms: 0.5,
         prefill_ms: 0.5,
         first_token_ms: 1.5,

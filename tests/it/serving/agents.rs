@@ -81,3 +81,21 @@ fn the_sdk_raises_our_refusals_with_their_field_and_a_live_stream_does_not_notic
     assert_eq!(lines.iter().filter(|line| line.as_str() == "data: [DONE]").count(), 1);
     assert!(lines.iter().any(|line| line.contains(r#""finish_reason":"length""#)), "{lines:?}");
 }
+
+#[test]
+fn the_sdk_reads_answers_to_tools_in_chunks_as_it_reads_them_whole() {
+    let server = Server::start(&[]);
+    let output = client("tools.py", &server).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for name in ["asked", "called"] {
+        let [whole, streamed] = [&told[name][0], &told[name][1]];
+        assert_eq!(whole, streamed, "{name}");
+        let called = whole[1].as_array().is_some_and(|calls| !calls.is_empty());
+        assert!(called || whole[0].as_str().is_some_and(|text| !text.is_empty()), "{whole}");
+        assert!(!whole[0].as_str().unwrap().contains("<|im_"), "{whole}");
+    }
+    // As a control token it would be one token.
+    let tokens = |name: &str| told[name].as_u64().unwrap();
+    assert!(tokens("twice") - tokens("spelt") > 3, "{told}");
+}

@@ -100,10 +100,7 @@ async fn known_fields_that_ask_for_what_we_lack_are_refused_by_name() {
     let tool = json!([{"type": "function", "function": {"name": "f"}}]);
     for (path, field, value) in [
         (CHAT, "n", json!(2)),
-        (CHAT, "tools", tool.clone()),
         (CHAT, "functions", tool),
-        (CHAT, "tool_choice", json!("required")),
-        (CHAT, "tool_choice", json!({"type": "function"})),
         (CHAT, "adapters", json!("lora")),
         (CHAT, "draft_model", json!("small")),
         (CHAT, "role_mapping", json!({"user": "U: "})),

@@ -18,6 +18,7 @@ mod sockets;
 mod status;
 mod structure;
 mod tokens;
+mod tools;
 
 use std::sync::Arc;
 

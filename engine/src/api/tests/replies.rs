@@ -202,6 +202,7 @@ async fn a_chat_answer_has_every_field_clients_read() {
     let usage = json!({
         "prompt_tokens": prompt_tokens, "completion_tokens": 6, "total_tokens": prompt_tokens + 6,
         "prompt_tokens_details": {"cached_tokens": script::CACHED_TOKENS},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     });
     assert_eq!(body["usage"], usage);
     assert!(body["timings"]["first_token_ms"].as_f64().unwrap() > 0.0, "{body}");

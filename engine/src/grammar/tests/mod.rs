@@ -19,7 +19,7 @@ const PADDING: usize = 45;
 const TOKENS_MAX: usize = 3_000;
 
 /// A vocabulary of single bytes, `pieces` and two markers: `<|end|>` ends answers, `<think>` does not.
-pub(super) fn grammars(pieces: &[&str]) -> Grammars {
+pub(crate) fn grammars(pieces: &[&str]) -> Grammars {
     let tokenizer = tokenizer(&byte_level(pieces));
     let size = tokenizer.vocab_size() + PADDING;
     Grammars::new(tokenizer, size)
@@ -152,13 +152,13 @@ fn printable(byte: u8) -> char {
     char::from_u32(code).unwrap()
 }
 
-pub(super) fn compile(grammars: &Grammars, constraint: &Constraint) -> Grammar {
+pub(crate) fn compile(grammars: &Grammars, constraint: &Constraint) -> Grammar {
     grammars.compile(constraint).unwrap()
 }
 
 /// Says what `matcher` allows, chosen by `seed`, until the answer ends: its tokens, a stop token not
 /// among them. Tokens that close something are preferred, so that it does end.
-pub(super) fn babble(matcher: &mut Matcher, grammars: &Grammars, seed: u64) -> Vec<u32> {
+pub(crate) fn babble(matcher: &mut Matcher, grammars: &Grammars, seed: u64) -> Vec<u32> {
     let mut random = seed;
     let mut pick = |ids: &[u32]| {
         random =
@@ -169,7 +169,7 @@ pub(super) fn babble(matcher: &mut Matcher, grammars: &Grammars, seed: u64) -> V
     let stop_tokens = tokenizer.stop_tokens();
     let closes = |id: &u32| {
         stop_tokens.contains(id)
-            || tokenizer.decode(&[*id]).unwrap().starts_with(['"', '}', ']', ',', 'e'])
+            || tokenizer.decode(&[*id]).unwrap().starts_with(['"', '}', ']', ',', 'e', '<', '\n'])
     };
     let mut said = Vec::new();
     while let Some(mask) = matcher.mask().unwrap() {
@@ -188,6 +188,6 @@ pub(super) fn babble(matcher: &mut Matcher, grammars: &Grammars, seed: u64) -> V
     said
 }
 
-pub(super) fn text(grammars: &Grammars, tokens: &[u32]) -> String {
+pub(crate) fn text(grammars: &Grammars, tokens: &[u32]) -> String {
     grammars.tokenizer.decode(tokens).unwrap()
 }

@@ -3,11 +3,13 @@
 mod chunks;
 mod error;
 mod logprobs;
+mod messages;
 mod models;
 mod reply;
 mod request;
 mod sampling;
 mod structure;
+mod tools;
 
 pub use chunks::Chunks;
 pub use error::ErrorBody;

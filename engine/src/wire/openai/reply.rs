@@ -138,6 +138,12 @@ struct UsageCounts {
     completion_tokens: usize,
     total_tokens: usize,
     prompt_tokens_details: PromptDetails,
+    completion_tokens_details: CompletionDetails,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct CompletionDetails {
+    reasoning_tokens: usize,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -195,7 +201,7 @@ impl ReplyHead {
         usage: &Usage,
     ) -> Body {
         let content = match self.kind {
-            ReplyKind::Chat => Content::Message(Message::from(answer)),
+            ReplyKind::Chat => Content::Message(Message::of(answer, reason)),
             ReplyKind::Completion => Content::Text(answer.text),
         };
         let logprobs = self.logprobs.then(|| Logprobs::new(self.kind, entries));
@@ -264,9 +270,12 @@ impl Delta {
     }
 }
 
-impl From<FoldedAnswer> for Message {
-    fn from(answer: FoldedAnswer) -> Self {
-        let FoldedAnswer { reasoning, text, calls } = answer;
+impl Message {
+    /// A call that did not end is only told, as OpenAI tells it, where the answer was cut off: the
+    /// finish reason says that it is not whole. Elsewhere it turned out to be text, and is in the text.
+    fn of(answer: FoldedAnswer, reason: FinishReason) -> Self {
+        let FoldedAnswer { reasoning, text, mut calls } = answer;
+        calls.retain(|call| call.ended || reason == FinishReason::Length);
         let called = !calls.is_empty();
         Self {
             role: "assistant",
@@ -292,6 +301,9 @@ impl From<&Usage> for UsageCounts {
             completion_tokens: usage.generated_tokens,
             total_tokens: usage.prompt_tokens + usage.generated_tokens,
             prompt_tokens_details: PromptDetails { cached_tokens: usage.cached_tokens },
+            completion_tokens_details: CompletionDetails {
+                reasoning_tokens: usage.reasoning_tokens,
+            },
         }
     }
 }

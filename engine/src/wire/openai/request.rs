@@ -9,7 +9,9 @@ use std::num::NonZeroUsize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
+use super::messages::messages;
 use super::structure;
+use super::tools::{reasoning, tool_use};
 use crate::error::{Code, Error, Result};
 use crate::gateway::{GenerateRequest, ModelCard, Prompt};
 use crate::wire::Fields;
@@ -79,7 +81,14 @@ pub fn chat(body: &Value, card: &ModelCard) -> Result<ReplyRequest> {
     check_model(&fields, card)?;
     refuse(&fields, CHAT_REFUSALS)?;
     let messages = messages(&fields)?;
-    request(ReplyKind::Chat, &fields, Prompt::Chat { messages }, card)
+    let request = request(ReplyKind::Chat, &fields, Prompt::Chat { messages }, card)?;
+    let generate = GenerateRequest {
+        tools: tool_use(&fields)?,
+        reasoning: reasoning(&fields)?,
+        template_variables: template_variables(&fields)?,
+        ..request.generate
+    };
+    Ok(ReplyRequest { generate, ..request })
 }
 
 /// Reads the body of `/v1/completions`.
@@ -151,6 +160,11 @@ fn stop_strings(fields: &Fields<'_>) -> Result<Vec<String>> {
     }
 }
 
+fn template_variables(fields: &Fields<'_>) -> Result<Map<String, Value>> {
+    let variables = fields.nested("chat_template_kwargs")?;
+    Ok(variables.map(|variables| variables.object().clone()).unwrap_or_default())
+}
+
 fn include_usage(fields: &Fields<'_>, stream: bool) -> Result<bool> {
     let Some(options) = fields.nested("stream_options")? else {
         return Ok(false);
@@ -163,71 +177,6 @@ fn include_usage(fields: &Fields<'_>, stream: bool) -> Result<bool> {
 }
 
 // --- prompts ---
-
-const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
-
-fn messages(fields: &Fields<'_>) -> Result<Vec<Value>> {
-    fields.required("messages")?;
-    let messages = fields.array("messages")?.unwrap_or_default();
-    if messages.is_empty() {
-        return Err(Error::invalid("messages", "`messages` must hold at least one message"));
-    }
-    messages.iter().enumerate().map(|(index, value)| message(index, value)).collect()
-}
-
-/// The message as a chat template reads it: text content as one string; other fields as they came.
-fn message(index: usize, value: &Value) -> Result<Value> {
-    let fields = Fields::at(format!("messages[{index}]"), value)?;
-    fields.required("role")?;
-    let role = match fields.text("role")?.unwrap_or_default() {
-        // OpenAI's newer name for the same thing, which the templates of open models do not know.
-        "developer" => "system",
-        role if ROLES.contains(&role) => role,
-        _ => {
-            let expected = format!("one of {}", ROLES.map(|role| format!("`{role}`")).join(", "));
-            return Err(mismatch(&fields.path_of("role"), &expected, &value["role"]));
-        }
-    };
-    let content = content(&fields, role)?;
-    let mut message: Map<String, Value> = fields.object().clone();
-    message.insert("role".to_owned(), Value::from(role));
-    message.insert("content".to_owned(), Value::from(content));
-    Ok(Value::Object(message))
-}
-
-fn content(fields: &Fields<'_>, role: &str) -> Result<String> {
-    let path = fields.path_of("content");
-    match fields.get("content") {
-        // An assistant's turn may be tool calls alone.
-        None if role == "assistant" => Ok(String::new()),
-        None => Err(Error::invalid(&path, format!("`{path}` is required for the role `{role}`"))),
-        Some(Value::String(text)) => Ok(text.clone()),
-        Some(Value::Array(parts)) => parts
-            .iter()
-            .enumerate()
-            .map(|(index, part)| text_part(&format!("{path}[{index}]"), part))
-            .collect(),
-        Some(other) => Err(mismatch(&path, "a string or an array of parts", other)),
-    }
-}
-
-fn text_part<'a>(path: &str, part: &'a Value) -> Result<&'a str> {
-    let fields = Fields::at(path, part)?;
-    fields.required("type")?;
-    match fields.text("type")?.unwrap_or_default() {
-        "text" => {
-            fields.required("text")?;
-            Ok(fields.text("text")?.unwrap_or_default())
-        }
-        kind => {
-            let path = fields.path_of("type");
-            Err(unsupported(
-                &path,
-                format!("`{path}`: parts of the type `{kind}` are not supported"),
-            ))
-        }
-    }
-}
 
 /// Text, token ids, or an array that holds one of them.
 fn prompt(value: &Value) -> Result<Prompt> {
@@ -267,9 +216,7 @@ fn token_ids(items: &[Value]) -> Result<Vec<u32>> {
 type Refusal = (&'static str, fn(&Value) -> bool);
 
 const CHAT_REFUSALS: &[Refusal] = &[
-    ("tools", is_filled),
     ("functions", is_filled),
-    ("tool_choice", chooses_a_tool),
     ("function_call", chooses_a_tool),
     ("audio", is_filled),
     ("modalities", goes_beyond_text),
@@ -348,7 +295,7 @@ fn not_supported(name: &str) -> Error {
     unsupported(name, format!("`{name}` is not supported by this server"))
 }
 
-fn unsupported(param: &str, message: String) -> Error {
+pub(super) fn unsupported(param: &str, message: String) -> Error {
     Error::new(Code::Unsupported, message).with_param(param)
 }
 

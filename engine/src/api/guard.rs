@@ -16,6 +16,7 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use super::dialect::{ANTHROPIC_REQUEST_ID, REQUEST_ID};
 use super::rejection::Rejection;
+use super::responses::WARNING;
 use crate::config::ServeConfig;
 use crate::error::{Code, Error, Result};
 
@@ -60,7 +61,7 @@ impl Guard {
         CorsLayer::new()
             .allow_origin(AllowOrigin::list(self.origins.clone()))
             .allow_methods([Method::GET, Method::POST, Method::DELETE])
-            .expose_headers([REQUEST_ID, ANTHROPIC_REQUEST_ID])
+            .expose_headers([REQUEST_ID, ANTHROPIC_REQUEST_ID, WARNING])
             // OpenAI's own client adds headers of its own making.
             .allow_headers(AllowHeaders::mirror_request())
     }

@@ -44,7 +44,8 @@ pub async fn bind(host: &str, port: u16) -> Result<TcpListener> {
 /// configured grace, ends the rest and returns.
 ///
 /// # Errors
-/// `InvalidRequest` for a bad allow-list, and for an address beyond loopback without API keys; `Io` when the listener breaks.
+/// `InvalidRequest` for a bad allow-list, and for an address beyond loopback without API keys; `Io` when
+/// the listener has no address.
 pub async fn serve(
     listener: TcpListener,
     engine: Engine,

@@ -18,6 +18,7 @@ pub mod responses;
 pub mod stats;
 mod timings;
 pub mod tokens;
+mod tools;
 
 pub use answer::{Ending, Frame, Teller};
 pub use fields::Fields;

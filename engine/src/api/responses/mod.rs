@@ -25,7 +25,7 @@ use self::keep::Keeping;
 pub(super) use store::ResponseStore;
 
 /// What was left out of a request, one header each.
-const WARNING: HeaderName = HeaderName::from_static("x-slipstream-warning");
+pub(super) const WARNING: HeaderName = HeaderName::from_static("x-slipstream-warning");
 
 pub(super) async fn create(
     State(served): State<Served>,

@@ -18,7 +18,7 @@ use crate::output::Tool;
 use crate::sampling::SamplingParams;
 use crate::wire::conversation::Conversation;
 use crate::wire::fields::{mismatch, shortened};
-use crate::wire::{Fields, openai};
+use crate::wire::{Fields, openai, tools};
 
 /// The body of `/v1/messages`.
 #[derive(Debug, Clone)]
@@ -204,18 +204,12 @@ fn structure(fields: &Fields<'_>) -> Result<Option<Structure>> {
 
 fn tool_use(fields: &Fields<'_>) -> Result<ToolUse> {
     let items = fields.array("tools")?.unwrap_or_default();
-    let mut tools: Vec<Tool> = Vec::with_capacity(items.len());
+    let mut read = Vec::with_capacity(items.len());
     for (index, item) in items.iter().enumerate() {
-        let tool = tool(&Fields::at(format!("tools[{index}]"), item)?)?;
-        if tools.iter().any(|other| other.name == tool.name) {
-            let path = format!("tools[{index}].name");
-            let name = shortened(&tool.name);
-            let message = format!("`{path}` is `{name}`, as that of another tool");
-            return Err(Error::invalid(path, message));
-        }
-        tools.push(tool);
+        let item = Fields::at(format!("tools[{index}]"), item)?;
+        tools::add(&mut read, tool(&item)?, &item)?;
     }
-    let tools: Arc<[Tool]> = tools.into();
+    let tools: Arc<[Tool]> = read.into();
     let (choice, parallel) = tool_choice(fields, &tools)?;
     Ok(ToolUse { tools, choice, parallel })
 }
@@ -229,48 +223,25 @@ fn tool(fields: &Fields<'_>) -> Result<Tool> {
             return Err(unsupported(&path, message));
         }
     }
-    fields.required("name")?;
-    let name = fields.text("name")?.unwrap_or_default();
-    if name.is_empty() {
-        let path = fields.path_of("name");
-        return Err(Error::invalid(&path, format!("`{path}` must not be empty")));
-    }
     fields.required("input_schema")?;
-    let parameters = fields.nested("input_schema")?.map(|schema| schema.object().clone());
-    let description = fields.text("description")?.map(str::to_owned);
-    Ok(Tool { name: name.to_owned(), description, parameters })
+    tools::tool(fields, "input_schema")
 }
 
-fn tool_choice(fields: &Fields<'_>, tools: &[Tool]) -> Result<(ToolChoice, bool)> {
+fn tool_choice(fields: &Fields<'_>, given: &[Tool]) -> Result<(ToolChoice, bool)> {
     let Some(choice) = fields.nested("tool_choice")? else {
         return Ok((ToolChoice::Auto, true));
     };
     choice.required("type")?;
     let parallel = !choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);
-    let needs_tools = |choice: ToolChoice| match tools {
-        [] => {
-            Err(Error::invalid("tool_choice", "`tool_choice` asks for a tool, and there are none"))
-        }
-        _ => Ok(choice),
-    };
-    let choice = match choice.text("type")?.unwrap_or_default() {
+    let chosen = match choice.text("type")?.unwrap_or_default() {
         "auto" => ToolChoice::Auto,
         "none" => ToolChoice::None,
-        "any" => needs_tools(ToolChoice::Required)?,
-        "tool" => {
-            choice.required("name")?;
-            let name = choice.text("name")?.unwrap_or_default();
-            if !tools.iter().any(|tool| tool.name == name) {
-                let name = shortened(name);
-                let message = format!("`tool_choice.name` is `{name}`, and no tool is called so");
-                return Err(Error::invalid("tool_choice.name", message));
-            }
-            ToolChoice::Named(name.to_owned())
-        }
+        "any" => tools::required(given)?,
+        "tool" => tools::named(given, &choice)?,
         _ => {
             let expected = "one of `auto`, `any`, `tool`, `none`";
             return Err(mismatch("tool_choice.type", expected, &choice.object()["type"]));
         }
     };
-    Ok((choice, parallel))
+    Ok((chosen, parallel))
 }

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::input;
@@ -16,7 +16,7 @@ use crate::grammar::Constraint;
 use crate::output::Tool;
 use crate::wire::conversation::Conversation;
 use crate::wire::fields::{mismatch, shortened};
-use crate::wire::{Fields, openai};
+use crate::wire::{Fields, openai, tools};
 
 /// What earlier responses left.
 pub trait Past {
@@ -304,85 +304,51 @@ const HOSTED_TOOLS: [&str; 8] = [
 ];
 
 fn tool_use(fields: &Fields<'_>) -> Result<(ToolUse, Vec<String>)> {
-    let (mut tools, mut warnings) = (Vec::<Tool>::new(), Vec::new());
+    let (mut read, mut warnings) = (Vec::new(), Vec::new());
     for (index, item) in fields.array("tools")?.unwrap_or_default().iter().enumerate() {
         let item = Fields::at(format!("tools[{index}]"), item)?;
         item.required("type")?;
         let kind = item.text("type")?.unwrap_or_default();
-        if kind != "function" {
-            let hosted = HOSTED_TOOLS.iter().any(|hosted| kind.starts_with(hosted));
-            let (path, kind) = (item.path_of("type"), shortened(kind));
-            if !hosted {
-                let message = format!("`{path}`: tools of the type `{kind}` are not supported");
-                return Err(unsupported(&path, message));
-            }
-            warnings.push(format!("{path}: {kind} is left out, nothing here runs it"));
+        if kind == "function" {
+            tools::add(&mut read, tools::tool(&item, "parameters")?, &item)?;
             continue;
         }
-        let tool = tool(&item)?;
-        if tools.iter().any(|other| other.name == tool.name) {
-            let path = item.path_of("name");
-            let name = shortened(&tool.name);
-            let message = format!("`{path}` is `{name}`, as that of another tool");
-            return Err(Error::invalid(path, message));
+        let hosted = HOSTED_TOOLS.iter().any(|hosted| kind.starts_with(hosted));
+        let (path, kind) = (item.path_of("type"), shortened(kind));
+        if !hosted {
+            let message = format!("`{path}`: tools of the type `{kind}` are not supported");
+            return Err(unsupported(&path, message));
         }
-        tools.push(tool);
+        warnings.push(format!("{path}: {kind} is left out, nothing here runs it"));
     }
-    let tools: Arc<[Tool]> = tools.into();
+    let tools: Arc<[Tool]> = read.into();
     let choice = tool_choice(fields, &tools)?;
     let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
     Ok((ToolUse { tools, choice, parallel }, warnings))
 }
 
-fn tool(fields: &Fields<'_>) -> Result<Tool> {
-    fields.required("name")?;
-    let name = fields.text("name")?.unwrap_or_default();
-    if name.is_empty() {
-        let path = fields.path_of("name");
-        return Err(Error::invalid(&path, format!("`{path}` must not be empty")));
-    }
-    fields.boolean("strict")?;
-    let parameters: Option<Map<String, Value>> =
-        fields.nested("parameters")?.map(|schema| schema.object().clone());
-    let description = fields.text("description")?.map(str::to_owned);
-    Ok(Tool { name: name.to_owned(), description, parameters })
-}
-
-fn tool_choice(fields: &Fields<'_>, tools: &[Tool]) -> Result<ToolChoice> {
+fn tool_choice(fields: &Fields<'_>, given: &[Tool]) -> Result<ToolChoice> {
     const EXPECTED: &str = "`none`, `auto`, `required` or a function";
-    let named = match fields.get("tool_choice") {
+    let choice = match fields.get("tool_choice") {
         None => return Ok(ToolChoice::Auto),
-        Some(Value::String(name)) => {
-            return match (name.as_str(), tools) {
-                ("none", _) => Ok(ToolChoice::None),
-                ("auto", _) => Ok(ToolChoice::Auto),
-                ("required", []) => {
-                    let message = "`tool_choice` asks for a function, and there are none";
-                    Err(Error::invalid("tool_choice", message))
-                }
-                ("required", _) => Ok(ToolChoice::Required),
-                _ => Err(mismatch("tool_choice", EXPECTED, &fields.object()["tool_choice"])),
+        Some(value @ Value::String(word)) => {
+            return match word.as_str() {
+                "none" => Ok(ToolChoice::None),
+                "auto" => Ok(ToolChoice::Auto),
+                "required" => tools::required(given),
+                _ => Err(mismatch("tool_choice", EXPECTED, value)),
             };
         }
         Some(value @ Value::Object(_)) => Fields::at("tool_choice", value)?,
         Some(other) => return Err(mismatch("tool_choice", EXPECTED, other)),
     };
-    named.required("type")?;
-    match named.text("type")?.unwrap_or_default() {
-        "function" => {}
+    choice.required("type")?;
+    match choice.text("type")?.unwrap_or_default() {
+        "function" => tools::named(given, &choice),
         kind => {
             let kind = shortened(kind);
             let message = format!("`tool_choice` of the type `{kind}` is not supported");
-            return Err(unsupported("tool_choice", message));
+            Err(unsupported("tool_choice", message))
         }
-    }
-    named.required("name")?;
-    let name = named.text("name")?.unwrap_or_default();
-    if tools.iter().any(|tool| tool.name == name) {
-        Ok(ToolChoice::Named(name.to_owned()))
-    } else {
-        let name = shortened(name);
-        let message = format!("`tool_choice.name` is `{name}`, and no function is called so");
-        Err(Error::invalid("tool_choice.name", message))
     }
 }

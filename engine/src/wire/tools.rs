@@ -34,7 +34,9 @@ pub(super) fn add(tools: &mut Vec<Tool>, tool: Tool, fields: &Fields<'_>) -> Res
 /// The choice that some tool must be called.
 pub(super) fn required(tools: &[Tool]) -> Result<ToolChoice> {
     match tools {
-        [] => Err(Error::invalid("tool_choice", "`tool_choice` asks for a tool, and there are none")),
+        [] => {
+            Err(Error::invalid("tool_choice", "`tool_choice` asks for a tool, and there are none"))
+        }
         _ => Ok(ToolChoice::Required),
     }
 }

@@ -19,6 +19,7 @@ use slipstream_engine::gateway::{
     AnswerEvent, Engine, FinishReason, GenerateRequest, Generation, Health, ModelCapabilities,
     ModelCard, Prompt, Rows, Usage,
 };
+use slipstream_engine::output::AnswerPart;
 use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::scheduler::{self, Board, EventSender, Priority, RowSpec, Scheduler};
 use slipstream_engine::telemetry::Snapshot;
@@ -245,7 +246,7 @@ impl Client {
     fn hear(&mut self, event: Result<AnswerEvent>) {
         assert!(self.end.is_none(), "{event:?} after {:?}", self.end);
         match event {
-            Ok(AnswerEvent::Text(text)) => self.text.push_str(&text),
+            Ok(AnswerEvent::Part(AnswerPart::Text(text))) => self.text.push_str(&text),
             Ok(AnswerEvent::Finished { reason, usage }) => self.end = Some(Ok((reason, usage))),
             Ok(other) => panic!("plain text holds {other:?}"),
             Err(error) => self.end = Some(Err(error)),

@@ -15,7 +15,7 @@ use super::rejection::Rejection;
 use crate::config::KeepAlive;
 use crate::error::{Code, Error, Result};
 use crate::gateway::{AnswerEvent, Engine, Generation, LogprobEntry};
-use crate::output::FoldedAnswer;
+use crate::output::{AnswerPart, FoldedAnswer};
 use crate::wire::{Ending, Frame, Teller};
 
 /// How an answer is to be told.
@@ -97,7 +97,7 @@ impl<T: Teller> Frames<T> {
 
     fn take(&mut self, told: Result<Told>) -> Vec<Frame> {
         match told {
-            Ok(Told::Event(event)) => self.teller.event(event),
+            Ok(Told::Part(part)) => self.teller.tell(part),
             Ok(Told::Logprobs(entries)) => {
                 self.teller.logprobs(entries);
                 Vec::new()
@@ -123,7 +123,7 @@ async fn whole<T: Teller>(mut teller: T, mut generation: Generation) -> Result<T
     let mut answer = FoldedAnswer::default();
     loop {
         match next_of(&mut generation).await? {
-            Told::Event(event) => answer.extend(event.into_part()),
+            Told::Part(part) => answer.extend([part]),
             Told::Logprobs(entries) => teller.logprobs(entries),
             Told::End(ending) => return Ok(teller.whole(answer, &ending)),
         }
@@ -132,7 +132,7 @@ async fn whole<T: Teller>(mut teller: T, mut generation: Generation) -> Result<T
 
 /// What a generation tells next.
 enum Told {
-    Event(AnswerEvent),
+    Part(AnswerPart),
     Logprobs(Vec<LogprobEntry>),
     End(Ending),
 }
@@ -145,7 +145,7 @@ async fn next_of(generation: &mut Generation) -> Result<Told> {
             Ok(Told::End(Ending { reason, stop, usage }))
         }
         AnswerEvent::Logprobs(entries) => Ok(Told::Logprobs(entries)),
-        event => Ok(Told::Event(event)),
+        AnswerEvent::Part(part) => Ok(Told::Part(part)),
     }
 }
 

@@ -24,37 +24,14 @@ use crate::scheduler::{self, EventReceiver, Lane, RowEvent, RowUsage};
 use crate::telemetry::RequestMeter;
 use crate::tokenizer::{Detokenizer, Tokenizer};
 
-/// What a client hears. Texts are never empty; what tool calls promise stands at [`AnswerPart`].
+/// What a client hears.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnswerEvent {
-    /// The model thinks.
-    Reasoning(String),
-    /// The next piece of the visible answer.
-    Text(String),
+    /// The next piece of the answer.
+    Part(AnswerPart),
     /// What is known of the tokens whose text begins in the next piece, or that made none; never empty,
     /// and only for requests that ask.
     Logprobs(Vec<LogprobEntry>),
-    /// The model calls a tool.
-    ToolCallStarted {
-        /// Calls of an answer count from 0.
-        index: usize,
-        /// Unique among the calls of a conversation.
-        id: String,
-        /// The tool's name.
-        name: String,
-    },
-    /// The next piece of a call's arguments.
-    ToolCallArguments {
-        /// Which call.
-        index: usize,
-        /// A piece of a JSON object's text.
-        json: String,
-    },
-    /// A call's arguments are complete.
-    ToolCallEnded {
-        /// Which call.
-        index: usize,
-    },
     /// The answer is complete.
     Finished {
         /// Why it ended.
@@ -85,40 +62,6 @@ impl FinishReason {
             Self::Length => "length",
             Self::ToolCalls => "tool_calls",
             Self::Cancelled => "cancelled",
-        }
-    }
-}
-
-impl AnswerEvent {
-    /// The part of the answer that it tells; `None` for what is about the answer.
-    pub fn into_part(self) -> Option<AnswerPart> {
-        Some(match self {
-            Self::Reasoning(text) => AnswerPart::Reasoning(text),
-            Self::Text(text) => AnswerPart::Text(text),
-            Self::ToolCallStarted { index, id, name } => {
-                AnswerPart::ToolCallStarted { index, id, name }
-            }
-            Self::ToolCallArguments { index, json } => {
-                AnswerPart::ToolCallArguments { index, json }
-            }
-            Self::ToolCallEnded { index } => AnswerPart::ToolCallEnded { index },
-            Self::Logprobs(_) | Self::Finished { .. } => return None,
-        })
-    }
-}
-
-impl From<AnswerPart> for AnswerEvent {
-    fn from(part: AnswerPart) -> Self {
-        match part {
-            AnswerPart::Reasoning(text) => Self::Reasoning(text),
-            AnswerPart::Text(text) => Self::Text(text),
-            AnswerPart::ToolCallStarted { index, id, name } => {
-                Self::ToolCallStarted { index, id, name }
-            }
-            AnswerPart::ToolCallArguments { index, json } => {
-                Self::ToolCallArguments { index, json }
-            }
-            AnswerPart::ToolCallEnded { index } => Self::ToolCallEnded { index },
         }
     }
 }
@@ -347,14 +290,14 @@ impl Generation {
         let called = matches!(part, AnswerPart::ToolCallEnded { .. });
         self.has_called |= called;
         self.tell_due();
-        self.ready.push_back(part.into());
+        self.ready.push_back(AnswerEvent::Part(part));
         called && !self.parallel_calls
     }
 
     fn say(&mut self, text: String) {
         self.tell_due();
         if !text.is_empty() {
-            self.ready.push_back(AnswerEvent::Text(text));
+            self.ready.push_back(AnswerEvent::Part(AnswerPart::Text(text)));
         }
     }
 

@@ -9,6 +9,7 @@ use super::script::{ScriptedRows, Step, engine, engine_with, says, tokenizer};
 use super::*;
 use crate::config::SchedulerConfig;
 use crate::error::{Code, Error, Result};
+use crate::output::AnswerPart;
 use crate::scheduler::Lane;
 
 fn request(text: &str, stop: &[&str]) -> GenerateRequest {
@@ -23,7 +24,7 @@ async fn run(generation: &mut Generation) -> (Vec<String>, Result<(FinishReason,
     let mut texts = Vec::new();
     loop {
         match generation.next().await.expect("an end comes before nothing") {
-            Ok(AnswerEvent::Text(text)) => texts.push(text),
+            Ok(AnswerEvent::Part(AnswerPart::Text(text))) => texts.push(text),
             Ok(AnswerEvent::Logprobs(_)) => {}
             Ok(AnswerEvent::Finished { reason, usage }) => return (texts, Ok((reason, usage))),
             Ok(other) => panic!("plain text holds {other:?}"),
@@ -87,7 +88,7 @@ async fn heard_entries(generation: &mut Generation) -> (Vec<(usize, LogprobEntry
     let (mut entries, mut text) = (Vec::new(), String::new());
     while let Some(event) = generation.next().await {
         match event.unwrap() {
-            AnswerEvent::Text(more) => text.push_str(&more),
+            AnswerEvent::Part(AnswerPart::Text(more)) => text.push_str(&more),
             AnswerEvent::Logprobs(more) => {
                 assert!(!more.is_empty());
                 entries.extend(more.into_iter().map(|entry| (text.len(), entry)));

@@ -7,8 +7,8 @@
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::gateway::{AnswerEvent, FinishReason, LogprobEntry, Usage};
-use crate::output::FoldedAnswer;
+use crate::gateway::{FinishReason, LogprobEntry, Usage};
+use crate::output::{AnswerPart, FoldedAnswer};
 
 /// One server-sent event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub trait Teller: Send + 'static {
     fn opening(&mut self) -> Vec<Frame>;
 
     /// The frames of the next part.
-    fn event(&mut self, event: AnswerEvent) -> Vec<Frame>;
+    fn tell(&mut self, part: AnswerPart) -> Vec<Frame>;
 
     /// What is known of tokens of the parts to come; dialects that do not tell it let it go.
     fn logprobs(&mut self, _entries: Vec<LogprobEntry>) {}

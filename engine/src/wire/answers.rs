@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{Ending, Frame, Teller};
 use crate::error::{Code, Error};
-use crate::gateway::{AnswerEvent, FinishReason, Usage};
+use crate::gateway::{FinishReason, Usage};
 use crate::output::{AnswerPart, FoldedAnswer};
 use crate::scheduler::Lane;
 
@@ -22,7 +22,7 @@ impl Answer {
     pub(super) fn streamed(&self, teller: &mut impl Teller) -> Vec<Frame> {
         let mut frames = teller.opening();
         for part in &self.parts {
-            frames.extend(teller.event(AnswerEvent::from(part.clone())));
+            frames.extend(teller.tell(part.clone()));
         }
         frames.extend(match &self.end {
             Ok(ending) => teller.ending(ending),

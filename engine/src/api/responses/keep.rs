@@ -6,8 +6,7 @@ use serde_json::Value;
 
 use super::store::{Kept, ResponseStore};
 use crate::error::Error;
-use crate::gateway::AnswerEvent;
-use crate::output::FoldedAnswer;
+use crate::output::{AnswerPart, FoldedAnswer};
 use crate::wire::responses::{Response, ResponseTeller};
 use crate::wire::{Ending, Frame, Teller};
 
@@ -52,8 +51,8 @@ impl Teller for Keeping {
         self.teller.opening()
     }
 
-    fn event(&mut self, event: AnswerEvent) -> Vec<Frame> {
-        self.teller.event(event)
+    fn tell(&mut self, part: AnswerPart) -> Vec<Frame> {
+        self.teller.tell(part)
     }
 
     fn ending(&mut self, ending: &Ending) -> Vec<Frame> {

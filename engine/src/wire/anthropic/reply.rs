@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::error::ErrorBody;
 use crate::error::Error;
-use crate::gateway::{AnswerEvent, FinishReason, Usage};
+use crate::gateway::{FinishReason, Usage};
 use crate::output::{AnswerPart, FoldedAnswer, FoldedCall};
 use crate::wire::timings::Timings;
 use crate::wire::{Ending, Frame, Teller};
@@ -207,8 +207,8 @@ impl Teller for MessageTeller {
         vec![Event::MessageStart { message }.frame(), self.idle()]
     }
 
-    fn event(&mut self, event: AnswerEvent) -> Vec<Frame> {
-        let events = event.into_part().map(|part| self.part(part)).unwrap_or_default();
+    fn tell(&mut self, part: AnswerPart) -> Vec<Frame> {
+        let events = self.part(part);
         events.iter().map(Event::frame).collect()
     }
 

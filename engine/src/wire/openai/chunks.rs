@@ -7,7 +7,7 @@
 use super::error::ErrorBody;
 use super::reply::{Body, ReplyHead};
 use crate::error::Error;
-use crate::gateway::{AnswerEvent, LogprobEntry};
+use crate::gateway::LogprobEntry;
 use crate::output::{AnswerPart, FoldedAnswer};
 use crate::wire::{Ending, Frame, Teller};
 
@@ -39,8 +39,7 @@ impl Teller for Chunks {
         self.head.opening().iter().map(Frame::data).collect()
     }
 
-    fn event(&mut self, event: AnswerEvent) -> Vec<Frame> {
-        let Some(part) = event.into_part() else { return Vec::new() };
+    fn tell(&mut self, part: AnswerPart) -> Vec<Frame> {
         // The end of a call has no chunk: what is known of tokens waits for one that has.
         match self.head.part(part, &self.entries) {
             Some(chunk) => {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::items::{Item, Part, Status};
 use super::request::{Echo, new_id};
 use crate::error::{Code, Error};
-use crate::gateway::{AnswerEvent, FinishReason, Usage};
+use crate::gateway::{FinishReason, Usage};
 use crate::output::{AnswerPart, FoldedAnswer};
 use crate::wire::conversation::Conversation;
 use crate::wire::timings::Timings;
@@ -313,8 +313,8 @@ impl Teller for ResponseTeller {
         self.frames(events.into())
     }
 
-    fn event(&mut self, event: AnswerEvent) -> Vec<Frame> {
-        let events = event.into_part().map(|part| self.part(part)).unwrap_or_default();
+    fn tell(&mut self, part: AnswerPart) -> Vec<Frame> {
+        let events = self.part(part);
         self.frames(events)
     }
 

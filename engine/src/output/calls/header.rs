@@ -4,7 +4,7 @@ use super::arguments::Arguments;
 use super::loose_json::Notation;
 use super::writer::Writer;
 use super::{
-    HEAD_BYTES_MAX, Match, Step, begins_with, begins_with_any, is_name, skip_spaces, up_to,
+    HEAD_BYTES_MAX, Match, Place, Step, begins_with, begins_with_any, is_name, skip_spaces, up_to,
 };
 use crate::output::parser::TextEnd;
 
@@ -37,7 +37,7 @@ pub(in crate::output) enum HeadStyle {
 #[derive(Debug, Clone)]
 pub(in crate::output) struct HeaderCalls {
     style: &'static HeaderStyle,
-    at: At,
+    at: Place<At>,
 }
 
 #[derive(Debug, Clone)]
@@ -57,37 +57,18 @@ enum At {
 
 impl HeaderCalls {
     pub(in crate::output) fn new(style: &'static HeaderStyle) -> Self {
-        Self { style, at: At::Section }
+        Self { style, at: Place(At::Section) }
     }
 
     pub(super) fn step(&mut self, rest: &str, end: Option<TextEnd>, writer: &mut Writer) -> Step {
-        match std::mem::replace(&mut self.at, At::Finished) {
-            At::Section => self.section(rest, end),
+        match self.at.leave(At::Finished) {
+            At::Section => self.at.pass(self.style.call_open, (At::Section, At::Head), rest, end),
             At::Head => self.head(rest, end),
             At::Lead(name, id) => self.lead(name, id, rest, end, writer),
             At::Arguments(arguments) => self.arguments(arguments, rest, end, writer),
             At::Tail => self.tail(rest, end),
             At::After => self.after(rest, end),
             At::Finished => Step::Done,
-        }
-    }
-
-    fn go(&mut self, at: At, bytes: usize) -> Step {
-        self.at = at;
-        Step::Took(bytes)
-    }
-
-    fn wait(&mut self, at: At, end: Option<TextEnd>) -> Step {
-        self.at = at;
-        if end.is_some() { Step::Broken } else { Step::Wait }
-    }
-
-    fn section(&mut self, rest: &str, end: Option<TextEnd>) -> Step {
-        let (spaces, rest) = skip_spaces(rest);
-        match begins_with(rest, self.style.call_open, end.is_some()) {
-            Match::Yes => self.go(At::Head, spaces + self.style.call_open.len()),
-            Match::Maybe => self.wait(At::Section, end),
-            Match::No => Step::Broken,
         }
     }
 
@@ -102,11 +83,11 @@ impl HeaderCalls {
                 (head, head.len() + self.style.head_end.len())
             }
             (_, Some(at)) if at <= HEAD_BYTES_MAX => (&rest[..at], at),
-            (Err(Step::Wait), _) => return self.wait(At::Head, end),
+            (Err(Step::Wait), _) => return self.at.wait(At::Head, end),
             (_, _) => return Step::Broken,
         };
         let (name, id) = self.read_head(head.trim());
-        if is_name(&name) { self.go(At::Lead(name, id), bytes) } else { Step::Broken }
+        if is_name(&name) { self.at.go(At::Lead(name, id), bytes) } else { Step::Broken }
     }
 
     fn read_head(&self, head: &str) -> (String, Option<String>) {
@@ -138,25 +119,27 @@ impl HeaderCalls {
     ) -> Step {
         let (spaces, body) = skip_spaces(rest);
         if body.is_empty() {
-            return self.wait(At::Lead(name, id), end);
+            return self.at.wait(At::Lead(name, id), end);
         }
         if body.starts_with('{') {
             if !writer.start(&name, id, false) {
                 return Step::Broken;
             }
-            return self.go(At::Arguments(Arguments::new(Notation::Json)), spaces);
+            return self.at.go(At::Arguments(Arguments::new(Notation::Json)), spaces);
         }
         if self.style.head != HeadStyle::NameOrKind {
             return Step::Broken;
         }
         // What was read is the kind of call: the name fills a line, and a code fence may follow.
         match up_to(body, "\n", end.is_some()) {
-            Ok(line) if line.starts_with("```") => self.go(At::Lead(name, id), spaces + line.len()),
+            Ok(line) if line.starts_with("```") => {
+                self.at.go(At::Lead(name, id), spaces + line.len())
+            }
             Ok(line) if is_name(line.trim()) => {
-                self.go(At::Lead(line.trim().to_owned(), id), spaces + line.len())
+                self.at.go(At::Lead(line.trim().to_owned(), id), spaces + line.len())
             }
             Ok(_) => Step::Broken,
-            Err(Step::Wait) => self.wait(At::Lead(name, id), end),
+            Err(Step::Wait) => self.at.wait(At::Lead(name, id), end),
             Err(step) => step,
         }
     }
@@ -169,24 +152,24 @@ impl HeaderCalls {
         writer: &mut Writer,
     ) -> Step {
         if arguments.is_done() {
-            return self.go(At::Tail, 0);
+            return self.at.go(At::Tail, 0);
         }
         let style = self.style;
         let closers = [style.call_close, style.section_close, style.call_open];
         let closers: Vec<&str> = closers.into_iter().filter(|marker| !marker.is_empty()).collect();
         let step = arguments.step(rest, &closers, end, writer);
-        self.at = At::Arguments(arguments);
-        if step == Step::Done { self.go(At::Tail, 0) } else { step }
+        self.at = Place(At::Arguments(arguments));
+        if step == Step::Done { self.at.go(At::Tail, 0) } else { step }
     }
 
     /// The closing of a code fence and of the call, as far as they come.
     fn tail(&mut self, rest: &str, end: Option<TextEnd>) -> Step {
         let (spaces, rest) = skip_spaces(rest);
         match begins_with_any(rest, &["```", self.style.call_close], end.is_some()) {
-            Ok(Some(0)) => self.go(At::Tail, spaces + 3),
-            Ok(Some(_)) => self.go(At::After, spaces + self.style.call_close.len()),
-            Ok(None) => self.go(At::After, 0),
-            Err(()) => self.wait(At::Tail, end),
+            Ok(Some(0)) => self.at.go(At::Tail, spaces + 3),
+            Ok(Some(_)) => self.at.go(At::After, spaces + self.style.call_close.len()),
+            Ok(None) => self.at.go(At::After, 0),
+            Err(()) => self.at.wait(At::Tail, end),
         }
     }
 
@@ -194,17 +177,17 @@ impl HeaderCalls {
         let style = self.style;
         let (spaces, rest) = skip_spaces(rest);
         match begins_with_any(rest, &[style.call_open, style.section_close], end.is_some()) {
-            Ok(Some(0)) => return self.go(At::Head, spaces + style.call_open.len()),
-            Ok(Some(_)) => return self.go(At::Finished, spaces + style.section_close.len()),
-            Err(()) => return self.wait(At::After, end),
+            Ok(Some(0)) => return self.at.go(At::Head, spaces + style.call_open.len()),
+            Ok(Some(_)) => return self.at.go(At::Finished, spaces + style.section_close.len()),
+            Err(()) => return self.at.wait(At::After, end),
             Ok(None) => {}
         }
         if !style.call_open.is_empty() {
             return Step::Done;
         }
         match another_head(rest, style.head_end, end) {
-            Match::Yes => self.go(At::Head, spaces),
-            Match::Maybe => self.wait(At::After, end),
+            Match::Yes => self.at.go(At::Head, spaces),
+            Match::Maybe => self.at.wait(At::After, end),
             Match::No => Step::Done,
         }
     }

@@ -7,7 +7,7 @@
 use super::arguments::read_on;
 use super::loose_json::{LooseJson, Notation, Progress};
 use super::writer::Writer;
-use super::{Match, Step, begins_with, skip_spaces};
+use super::{Match, Place, Step, begins_with, skip_spaces};
 use crate::output::parser::TextEnd;
 
 /// How a family writes such objects.
@@ -24,7 +24,7 @@ pub(in crate::output) struct JsonStyle {
 pub(in crate::output) struct JsonCalls {
     style: &'static JsonStyle,
     in_list: bool,
-    at: At,
+    at: Place<At>,
     /// Objects that are open inside the call's object.
     depth: usize,
     call: Call,
@@ -95,11 +95,11 @@ impl Key {
 
 impl JsonCalls {
     pub(in crate::output) fn new(style: &'static JsonStyle) -> Self {
-        Self { style, in_list: false, at: At::Start, depth: 0, call: Call::default() }
+        Self { style, in_list: false, at: Place(At::Start), depth: 0, call: Call::default() }
     }
 
     pub(super) fn step(&mut self, rest: &str, end: Option<TextEnd>, writer: &mut Writer) -> Step {
-        match std::mem::replace(&mut self.at, At::Finished) {
+        match self.at.leave(At::Finished) {
             At::Start => self.start(rest, end),
             At::Member => self.member(rest, end, writer),
             At::Key(reading) => self.key(reading, rest, end),
@@ -112,34 +112,23 @@ impl JsonCalls {
         }
     }
 
-    fn go(&mut self, at: At, bytes: usize) -> Step {
-        self.at = at;
-        Step::Took(bytes)
-    }
-
-    /// Stays where it is until more text comes, which the text's end rules out.
-    fn wait(&mut self, at: At, end: Option<TextEnd>) -> Step {
-        self.at = at;
-        if end.is_some() { Step::Broken } else { Step::Wait }
-    }
-
     fn start(&mut self, rest: &str, end: Option<TextEnd>) -> Step {
         let (spaces, rest) = skip_spaces(rest);
         match rest.chars().next() {
-            None => self.wait(At::Start, end),
+            None => self.at.wait(At::Start, end),
             Some('{') => {
                 (self.call, self.depth) = (Call::default(), 0);
-                self.go(At::Member, spaces + 1)
+                self.at.go(At::Member, spaces + 1)
             }
             Some('[') if !self.in_list => {
                 self.in_list = true;
-                self.go(At::Start, spaces + 1)
+                self.at.go(At::Start, spaces + 1)
             }
-            Some(']') if self.in_list && self.call.ended => self.go(At::After, spaces),
+            Some(']') if self.in_list && self.call.ended => self.at.go(At::After, spaces),
             Some('`') => match fence(rest, end.is_some()) {
                 Some(0) => Step::Broken,
-                Some(bytes) => self.go(At::Start, spaces + bytes),
-                None => self.wait(At::Start, end),
+                Some(bytes) => self.at.go(At::Start, spaces + bytes),
+                None => self.at.wait(At::Start, end),
             },
             Some(_) => Step::Broken,
         }
@@ -149,16 +138,16 @@ impl JsonCalls {
         let (spaces, rest) = skip_spaces(rest);
         let closes = self.closes(rest, end);
         match rest.chars().next() {
-            Some(',') => self.go(At::Member, spaces + 1),
-            Some('"' | '\'') => self.go(At::Key(Reading::new()), spaces),
+            Some(',') => self.at.go(At::Member, spaces + 1),
+            Some('"' | '\'') => self.at.go(At::Key(Reading::new()), spaces),
             Some('}') if self.depth > 0 => {
                 self.depth -= 1;
-                self.go(At::Member, spaces + 1)
+                self.at.go(At::Member, spaces + 1)
             }
             Some('}') => self.end_object(spaces + 1, writer),
-            None if end != Some(TextEnd::Complete) => self.wait(At::Member, end),
+            None if end != Some(TextEnd::Complete) => self.at.wait(At::Member, end),
             None => self.end_object(spaces, writer),
-            Some(_) if closes == Match::Maybe => self.wait(At::Member, end),
+            Some(_) if closes == Match::Maybe => self.at.wait(At::Member, end),
             Some(_) if closes == Match::Yes => self.end_object(spaces, writer),
             Some(_) => Step::Broken,
         }
@@ -167,14 +156,14 @@ impl JsonCalls {
     fn key(&mut self, mut reading: Reading, rest: &str, end: Option<TextEnd>) -> Step {
         let (taken, progress) = reading.reader.read(rest, end.is_some(), &mut reading.json);
         match progress {
-            Progress::More if taken == 0 => self.wait(At::Key(reading), end),
+            Progress::More if taken == 0 => self.at.wait(At::Key(reading), end),
             Progress::Done => match Key::of(&reading.json) {
                 Key::Other if self.style.bare && reading.json != "\"type\"" => {
-                    self.go(At::Refused, taken)
+                    self.at.go(At::Refused, taken)
                 }
-                key => self.go(At::Colon(key), taken),
+                key => self.at.go(At::Colon(key), taken),
             },
-            _ if taken > 0 => self.go(At::Key(reading), taken),
+            _ if taken > 0 => self.at.go(At::Key(reading), taken),
             Progress::More | Progress::Unclosed | Progress::Broken => Step::Broken,
         }
     }
@@ -182,9 +171,9 @@ impl JsonCalls {
     fn colon(&mut self, key: Key, rest: &str, end: Option<TextEnd>) -> Step {
         let (spaces, rest) = skip_spaces(rest);
         match rest.chars().next() {
-            Some(':') => self.go(At::Value(key, Reading::new()), spaces + 1),
+            Some(':') => self.at.go(At::Value(key, Reading::new()), spaces + 1),
             Some(_) => Step::Broken,
-            None => self.wait(At::Colon(key), end),
+            None => self.at.wait(At::Colon(key), end),
         }
     }
 
@@ -193,25 +182,25 @@ impl JsonCalls {
         let (spaces, object) = skip_spaces(rest);
         if key == Key::Function && reading.reader.is_untouched() && object.starts_with('{') {
             self.depth += 1;
-            return self.go(At::Member, spaces + 1);
+            return self.at.go(At::Member, spaces + 1);
         }
         let (taken, progress) = reading.reader.read(rest, end.is_some(), &mut reading.json);
         match progress {
             Progress::Done => {}
-            _ if taken > 0 => return self.go(At::Value(key, reading), taken),
-            Progress::More => return self.wait(At::Value(key, reading), end),
+            _ if taken > 0 => return self.at.go(At::Value(key, reading), taken),
+            Progress::More => return self.at.wait(At::Value(key, reading), end),
             Progress::Unclosed | Progress::Broken => return Step::Broken,
         }
         let text = serde_json::from_str::<String>(&reading.json).ok();
         match key {
             Key::Name | Key::Function => match text {
                 Some(name) => self.call.name = Some(name),
-                None => return self.go(At::Refused, taken),
+                None => return self.at.go(At::Refused, taken),
             },
             Key::Id => self.call.id = text,
             Key::Arguments | Key::Other => {}
         }
-        self.go(At::Member, taken)
+        self.at.go(At::Member, taken)
     }
 
     /// Arguments: an object streams, the text of one waits until it is whole.
@@ -236,17 +225,17 @@ impl JsonCalls {
         }
         if done && !self.call.begun {
             let Some(object) = text_of_arguments(&reading.json) else {
-                return self.go(At::Refused, read.0);
+                return self.at.go(At::Refused, read.0);
             };
             (self.call.arguments, self.call.begun) = (object, true);
         }
         if self.call.begun && !self.call.tell(done, self.style, writer) {
-            return self.go(At::Refused, read.0);
+            return self.at.go(At::Refused, read.0);
         }
         match step {
-            Step::Done => self.go(At::Member, read.0),
-            Step::Took(bytes) => self.go(At::Value(Key::Arguments, reading), bytes),
-            Step::Wait => self.wait(At::Value(Key::Arguments, reading), end),
+            Step::Done => self.at.go(At::Member, read.0),
+            Step::Took(bytes) => self.at.go(At::Value(Key::Arguments, reading), bytes),
+            Step::Wait => self.at.wait(At::Value(Key::Arguments, reading), end),
             Step::Broken => Step::Broken,
         }
     }
@@ -259,29 +248,29 @@ impl JsonCalls {
         if self.call.name.is_none() || !self.call.tell(true, self.style, writer) {
             return Step::Broken;
         }
-        self.go(At::After, bytes)
+        self.at.go(At::After, bytes)
     }
 
     fn after(&mut self, rest: &str, end: Option<TextEnd>) -> Step {
         let (spaces, rest) = skip_spaces(rest);
         match self.closes(rest, end) {
-            Match::Yes => return self.go(At::Finished, spaces + self.style.close.len()),
+            Match::Yes => return self.at.go(At::Finished, spaces + self.style.close.len()),
             Match::Maybe => return self.wait_after(end),
             Match::No => {}
         }
         match rest.chars().next() {
-            Some(',') if self.in_list => self.go(At::Start, spaces + 1),
+            Some(',') if self.in_list => self.at.go(At::Start, spaces + 1),
             Some(']') if self.in_list => {
                 self.in_list = false;
-                self.go(At::After, spaces + 1)
+                self.at.go(At::After, spaces + 1)
             }
-            Some(';') if self.style.bare => self.go(At::Start, spaces + 1),
-            Some('{') if !self.in_list => self.go(At::Start, spaces),
+            Some(';') if self.style.bare => self.at.go(At::Start, spaces + 1),
+            Some('{') if !self.in_list => self.at.go(At::Start, spaces),
             // One bracket too many is a usual slip.
-            Some('}') => self.go(At::After, spaces + 1),
+            Some('}') => self.at.go(At::After, spaces + 1),
             Some('`') => match fence(rest, end.is_some()) {
                 Some(0) => Step::Done,
-                Some(bytes) => self.go(At::After, spaces + bytes),
+                Some(bytes) => self.at.go(At::After, spaces + bytes),
                 None => self.wait_after(end),
             },
             None => self.wait_after(end),
@@ -290,7 +279,7 @@ impl JsonCalls {
     }
 
     fn wait_after(&mut self, end: Option<TextEnd>) -> Step {
-        self.at = At::After;
+        self.at = Place(At::After);
         if end.is_some() { Step::Done } else { Step::Wait }
     }
 

@@ -45,6 +45,45 @@ pub(super) enum Step {
     Broken,
 }
 
+/// Where in its markup a machine is, and how it moves.
+#[derive(Debug, Clone)]
+struct Place<At>(At);
+
+impl<At> Place<At> {
+    /// Where it was; from here on it is at `at`.
+    fn leave(&mut self, at: At) -> At {
+        std::mem::replace(&mut self.0, at)
+    }
+
+    /// Takes so many bytes and goes on from `at`.
+    fn go(&mut self, at: At, bytes: usize) -> Step {
+        self.0 = at;
+        Step::Took(bytes)
+    }
+
+    /// Stays `at` where it is until more text comes, which the text's end rules out.
+    fn wait(&mut self, at: At, end: Option<TextEnd>) -> Step {
+        self.0 = at;
+        if end.is_some() { Step::Broken } else { Step::Wait }
+    }
+
+    /// Takes `marker`, perhaps behind spaces, which leads from `here` to `next`.
+    fn pass(
+        &mut self,
+        marker: &str,
+        (here, next): (At, At),
+        rest: &str,
+        end: Option<TextEnd>,
+    ) -> Step {
+        let (spaces, rest) = skip_spaces(rest);
+        match begins_with(rest, marker, end.is_some()) {
+            Match::Yes => self.go(next, spaces + marker.len()),
+            Match::Maybe => self.wait(here, end),
+            Match::No => Step::Broken,
+        }
+    }
+}
+
 /// Markup that is being read.
 #[derive(Debug, Clone)]
 pub(super) enum Markup {

@@ -2,7 +2,7 @@
 
 use super::loose_json::{LooseJson, Progress};
 use super::writer::Writer;
-use super::{HEAD_BYTES_MAX, Match, Step, begins_with, is_name, skip_spaces};
+use super::{HEAD_BYTES_MAX, Match, Place, Step, begins_with, is_name, skip_spaces};
 use crate::output::parser::TextEnd;
 
 /// How a family writes them.
@@ -21,7 +21,7 @@ pub(in crate::output) struct PythonStyle {
 pub(in crate::output) struct PythonCalls {
     style: &'static PythonStyle,
     in_list: bool,
-    at: At,
+    at: Place<At>,
 }
 
 #[derive(Debug, Clone)]
@@ -35,11 +35,11 @@ enum At {
 
 impl PythonCalls {
     pub(in crate::output) fn new(style: &'static PythonStyle) -> Self {
-        Self { style, in_list: false, at: At::Start }
+        Self { style, in_list: false, at: Place(At::Start) }
     }
 
     pub(super) fn step(&mut self, rest: &str, end: Option<TextEnd>, writer: &mut Writer) -> Step {
-        match std::mem::replace(&mut self.at, At::Finished) {
+        match self.at.leave(At::Finished) {
             At::Start => self.start(rest, end),
             At::Name => self.name(rest, end, writer),
             At::Arguments(reader) => self.arguments(reader, rest, end, writer),
@@ -48,26 +48,16 @@ impl PythonCalls {
         }
     }
 
-    fn go(&mut self, at: At, bytes: usize) -> Step {
-        self.at = at;
-        Step::Took(bytes)
-    }
-
-    fn wait(&mut self, at: At, end: Option<TextEnd>) -> Step {
-        self.at = at;
-        if end.is_some() { Step::Broken } else { Step::Wait }
-    }
-
     fn start(&mut self, rest: &str, end: Option<TextEnd>) -> Step {
         let (spaces, rest) = skip_spaces(rest);
         match rest.chars().next() {
-            None => self.wait(At::Start, end),
+            None => self.at.wait(At::Start, end),
             Some('[') => {
                 self.in_list = true;
-                self.go(At::Name, spaces + 1)
+                self.at.go(At::Name, spaces + 1)
             }
             Some(_) if self.style.bare => Step::Broken,
-            Some(_) => self.go(At::Name, spaces),
+            Some(_) => self.at.go(At::Name, spaces),
         }
     }
 
@@ -75,12 +65,12 @@ impl PythonCalls {
         let (spaces, rest) = skip_spaces(rest);
         let Some(len) = rest.find(|next| !is_part_of_name(next)) else {
             let waits = rest.len() <= HEAD_BYTES_MAX;
-            return if waits { self.wait(At::Name, end) } else { Step::Broken };
+            return if waits { self.at.wait(At::Name, end) } else { Step::Broken };
         };
         let name = &rest[..len];
         match begins_keywords(&rest[len..], end.is_some()) {
             Match::Yes if is_name(name) => {}
-            Match::Maybe if is_name(name) => return self.wait(At::Name, end),
+            Match::Maybe if is_name(name) => return self.at.wait(At::Name, end),
             _ => return Step::Broken,
         }
         let known = |name: &str| writer.tool(name).is_some();
@@ -93,7 +83,7 @@ impl PythonCalls {
         let mut json = String::new();
         let reader = LooseJson::keywords(&mut json);
         writer.arguments(&json);
-        self.go(At::Arguments(reader), spaces + len + 1)
+        self.at.go(At::Arguments(reader), spaces + len + 1)
     }
 
     fn arguments(
@@ -109,10 +99,10 @@ impl PythonCalls {
         match progress {
             Progress::Done => {
                 writer.end();
-                self.go(At::After, taken)
+                self.at.go(At::After, taken)
             }
-            _ if taken > 0 => self.go(At::Arguments(reader), taken),
-            Progress::More => self.wait(At::Arguments(reader), end),
+            _ if taken > 0 => self.at.go(At::Arguments(reader), taken),
+            Progress::More => self.at.wait(At::Arguments(reader), end),
             Progress::Unclosed | Progress::Broken => Step::Broken,
         }
     }
@@ -123,11 +113,11 @@ impl PythonCalls {
         let closes =
             if close.is_empty() { Match::No } else { begins_with(rest, close, end.is_some()) };
         match (closes, rest.chars().next()) {
-            (Match::Yes, _) => self.go(At::Finished, spaces + close.len()),
-            (Match::No, Some(',')) if self.in_list => self.go(At::Name, spaces + 1),
+            (Match::Yes, _) => self.at.go(At::Finished, spaces + close.len()),
+            (Match::No, Some(',')) if self.in_list => self.at.go(At::Name, spaces + 1),
             (Match::No, Some(']')) if self.in_list => {
                 self.in_list = false;
-                self.go(At::After, spaces + 1)
+                self.at.go(At::After, spaces + 1)
             }
             // Without a list, what a closing marker is still to come for are calls, one a line.
             (Match::No, Some(_)) if !self.in_list && !close.is_empty() => {
@@ -135,7 +125,7 @@ impl PythonCalls {
             }
             (Match::No, Some(_)) => Step::Done,
             (Match::Maybe, _) | (Match::No, None) => {
-                self.at = At::After;
+                self.at = Place(At::After);
                 if end.is_some() { Step::Done } else { Step::Wait }
             }
         }
@@ -143,8 +133,8 @@ impl PythonCalls {
 
     fn another(&mut self, rest: &str, spaces: usize, end: Option<TextEnd>) -> Step {
         match rest.find(|next| !is_part_of_name(next)) {
-            Some(len) if len > 0 && rest[len..].starts_with('(') => self.go(At::Name, spaces),
-            None if end.is_none() && rest.len() <= HEAD_BYTES_MAX => self.wait(At::After, end),
+            Some(len) if len > 0 && rest[len..].starts_with('(') => self.at.go(At::Name, spaces),
+            None if end.is_none() && rest.len() <= HEAD_BYTES_MAX => self.at.wait(At::After, end),
             Some(_) | None => Step::Done,
         }
     }

@@ -3,7 +3,7 @@
 use super::arguments::Arguments;
 use super::loose_json::Notation;
 use super::writer::Writer;
-use super::{HEAD_BYTES_MAX, Match, Step, begins_with, begins_with_any, is_name, skip_spaces};
+use super::{HEAD_BYTES_MAX, Place, Step, begins_with_any, is_name, skip_spaces};
 use crate::output::parser::TextEnd;
 
 const CALL: &str = "call:";
@@ -21,7 +21,7 @@ pub(in crate::output) struct SentinelStyle {
 #[derive(Debug, Clone)]
 pub(in crate::output) struct SentinelCalls {
     style: &'static SentinelStyle,
-    at: At,
+    at: Place<At>,
 }
 
 #[derive(Debug, Clone)]
@@ -35,35 +35,16 @@ enum At {
 
 impl SentinelCalls {
     pub(in crate::output) fn new(style: &'static SentinelStyle) -> Self {
-        Self { style, at: At::Call }
+        Self { style, at: Place(At::Call) }
     }
 
     pub(super) fn step(&mut self, rest: &str, end: Option<TextEnd>, writer: &mut Writer) -> Step {
-        match std::mem::replace(&mut self.at, At::Finished) {
-            At::Call => self.call(rest, end),
+        match self.at.leave(At::Finished) {
+            At::Call => self.at.pass(CALL, (At::Call, At::Name), rest, end),
             At::Name => self.name(rest, end, writer),
             At::Arguments(arguments) => self.arguments(arguments, rest, end, writer),
             At::After => self.after(rest, end),
             At::Finished => Step::Done,
-        }
-    }
-
-    fn go(&mut self, at: At, bytes: usize) -> Step {
-        self.at = at;
-        Step::Took(bytes)
-    }
-
-    fn wait(&mut self, at: At, end: Option<TextEnd>) -> Step {
-        self.at = at;
-        if end.is_some() { Step::Broken } else { Step::Wait }
-    }
-
-    fn call(&mut self, rest: &str, end: Option<TextEnd>) -> Step {
-        let (spaces, rest) = skip_spaces(rest);
-        match begins_with(rest, CALL, end.is_some()) {
-            Match::Yes => self.go(At::Name, spaces + CALL.len()),
-            Match::Maybe => self.wait(At::Call, end),
-            Match::No => Step::Broken,
         }
     }
 
@@ -74,9 +55,9 @@ impl SentinelCalls {
                     return Step::Broken;
                 }
                 let notation = Notation::Marked(self.style.quote);
-                self.go(At::Arguments(Arguments::new(notation)), len)
+                self.at.go(At::Arguments(Arguments::new(notation)), len)
             }
-            None if rest.len() <= HEAD_BYTES_MAX => self.wait(At::Name, end),
+            None if rest.len() <= HEAD_BYTES_MAX => self.at.wait(At::Name, end),
             Some(_) | None => Step::Broken,
         }
     }
@@ -89,22 +70,22 @@ impl SentinelCalls {
         writer: &mut Writer,
     ) -> Step {
         if arguments.is_done() {
-            return self.go(At::After, 0);
+            return self.at.go(At::After, 0);
         }
         let step = arguments.step(rest, &[self.style.close], end, writer);
-        self.at = At::Arguments(arguments);
-        if step == Step::Done { self.go(At::After, 0) } else { step }
+        self.at = Place(At::Arguments(arguments));
+        if step == Step::Done { self.at.go(At::After, 0) } else { step }
     }
 
     fn after(&mut self, rest: &str, end: Option<TextEnd>) -> Step {
         let (spaces, rest) = skip_spaces(rest);
         match begins_with_any(rest, &[self.style.close, CALL, "}"], end.is_some()) {
-            Ok(Some(0)) => self.go(At::Finished, spaces + self.style.close.len()),
-            Ok(Some(1)) => self.go(At::Name, spaces + CALL.len()),
+            Ok(Some(0)) => self.at.go(At::Finished, spaces + self.style.close.len()),
+            Ok(Some(1)) => self.at.go(At::Name, spaces + CALL.len()),
             // One bracket too many is a usual slip.
-            Ok(Some(_)) => self.go(At::After, spaces + 1),
+            Ok(Some(_)) => self.at.go(At::After, spaces + 1),
             Ok(None) => Step::Done,
-            Err(()) => self.wait(At::After, end),
+            Err(()) => self.at.wait(At::After, end),
         }
     }
 }

@@ -10,7 +10,7 @@ use super::text::{push_escaped, quoted};
 use super::typed::Typing;
 use super::writer::Writer;
 use super::{
-    HEAD_BYTES_MAX, Match, Step, begins_with, begins_with_any, is_name, skip_spaces, up_to,
+    HEAD_BYTES_MAX, Match, Place, Step, begins_with, begins_with_any, is_name, skip_spaces, up_to,
 };
 use crate::output::markers::{Found, find};
 use crate::output::parser::TextEnd;
@@ -64,7 +64,7 @@ pub(in crate::output) enum Trim {
 #[derive(Debug, Clone)]
 pub(in crate::output) struct TagCalls {
     style: &'static TagStyle,
-    at: At,
+    at: Place<At>,
     name: String,
     /// Arguments of the call so far.
     keys: Vec<String>,
@@ -115,12 +115,14 @@ enum Piece {
 
 impl TagCalls {
     pub(in crate::output) fn new(style: &'static TagStyle) -> Self {
-        Self { style, at: At::Section, name: String::new(), keys: Vec::new() }
+        Self { style, at: Place(At::Section), name: String::new(), keys: Vec::new() }
     }
 
     pub(super) fn step(&mut self, rest: &str, end: Option<TextEnd>, writer: &mut Writer) -> Step {
-        match std::mem::replace(&mut self.at, At::Finished) {
-            At::Section => self.section(rest, end),
+        match self.at.leave(At::Finished) {
+            At::Section => {
+                self.at.pass(self.style.call_open, (At::Section, At::CallHead), rest, end)
+            }
             At::CallHead => self.call_head(rest, end, writer),
             At::Call => self.call(rest, end, writer),
             At::KeyHead => self.key_head(rest, end, writer),
@@ -130,25 +132,6 @@ impl TagCalls {
             At::ObjectClose(close) => self.object_close(close, rest, end),
             At::After => self.after(rest, end),
             At::Finished => Step::Done,
-        }
-    }
-
-    fn go(&mut self, at: At, bytes: usize) -> Step {
-        self.at = at;
-        Step::Took(bytes)
-    }
-
-    fn wait(&mut self, at: At, end: Option<TextEnd>) -> Step {
-        self.at = at;
-        if end.is_some() { Step::Broken } else { Step::Wait }
-    }
-
-    fn section(&mut self, rest: &str, end: Option<TextEnd>) -> Step {
-        let (spaces, rest) = skip_spaces(rest);
-        match begins_with(rest, self.style.call_open, end.is_some()) {
-            Match::Yes => self.go(At::CallHead, spaces + self.style.call_open.len()),
-            Match::Maybe => self.wait(At::Section, end),
-            Match::No => Step::Broken,
         }
     }
 
@@ -167,10 +150,10 @@ impl TagCalls {
                 }
                 self.name = name;
                 self.keys.clear();
-                self.go(At::Call, bytes)
+                self.at.go(At::Call, bytes)
             }
             Ok(_) => Step::Broken,
-            Err(Step::Wait) => self.wait(At::CallHead, end),
+            Err(Step::Wait) => self.at.wait(At::CallHead, end),
             Err(step) => step,
         }
     }
@@ -181,17 +164,17 @@ impl TagCalls {
         if rest.is_empty() {
             return match end {
                 Some(TextEnd::Complete) => self.end_call(At::After, spaces, writer),
-                _ => self.wait(At::Call, end),
+                _ => self.at.wait(At::Call, end),
             };
         }
         if self.keys.is_empty() && rest.starts_with('{') {
             let arguments = Arguments::new(Notation::Json);
-            return self.go(At::Object { arguments, close: style.call_close }, spaces);
+            return self.at.go(At::Object { arguments, close: style.call_close }, spaces);
         }
         let tags = [style.key_open, style.call_close, style.section_close, style.json.0];
         match begins_with_any(rest, &tags, end.is_some()) {
-            Err(()) => self.wait(At::Call, end),
-            Ok(Some(0)) => self.go(At::KeyHead, spaces + style.key_open.len()),
+            Err(()) => self.at.wait(At::Call, end),
+            Ok(Some(0)) => self.at.go(At::KeyHead, spaces + style.key_open.len()),
             Ok(Some(1)) => self.end_call(At::After, spaces + style.call_close.len(), writer),
             Ok(Some(2)) => self.end_call(At::After, spaces, writer),
             Ok(Some(_)) if self.keys.is_empty() => {
@@ -199,9 +182,9 @@ impl TagCalls {
                     Ok(head) => {
                         let arguments = Arguments::new(Notation::Json);
                         let bytes = spaces + head.len() + self.head_end().len();
-                        self.go(At::Object { arguments, close: style.json.1 }, bytes)
+                        self.at.go(At::Object { arguments, close: style.json.1 }, bytes)
                     }
-                    Err(Step::Wait) => self.wait(At::Call, end),
+                    Err(Step::Wait) => self.at.wait(At::Call, end),
                     Err(step) => step,
                 }
             }
@@ -229,13 +212,13 @@ impl TagCalls {
     fn end_call(&mut self, at: At, bytes: usize, writer: &mut Writer) -> Step {
         writer.arguments(if self.keys.is_empty() { "{}" } else { "}" });
         writer.end();
-        self.go(at, bytes)
+        self.at.go(at, bytes)
     }
 
     fn key_head(&mut self, rest: &str, end: Option<TextEnd>, writer: &mut Writer) -> Step {
         let head = match up_to(rest, self.style.key_end, end.is_some()) {
             Ok(head) => head,
-            Err(Step::Wait) => return self.wait(At::KeyHead, end),
+            Err(Step::Wait) => return self.at.wait(At::KeyHead, end),
             Err(step) => return step,
         };
         let Some(key) = self.key(head) else {
@@ -261,7 +244,7 @@ impl TagCalls {
         let bytes = head.len() + self.style.key_end.len();
         self.keys.push(key);
         let opened = self.style.value_open.is_empty();
-        self.go(if opened { At::Value(value) } else { At::ValueOpen(value) }, bytes)
+        self.at.go(if opened { At::Value(value) } else { At::ValueOpen(value) }, bytes)
     }
 
     fn key(&self, head: &str) -> Option<String> {
@@ -275,8 +258,8 @@ impl TagCalls {
     fn value_open(&mut self, value: Value, rest: &str, end: Option<TextEnd>) -> Step {
         let (spaces, rest) = skip_spaces(rest);
         match begins_with(rest, self.style.value_open, end.is_some()) {
-            Match::Yes => self.go(At::Value(value), spaces + self.style.value_open.len()),
-            Match::Maybe => self.wait(At::ValueOpen(value), end),
+            Match::Yes => self.at.go(At::Value(value), spaces + self.style.value_open.len()),
+            Match::Maybe => self.at.wait(At::ValueOpen(value), end),
             Match::No => Step::Broken,
         }
     }
@@ -290,8 +273,8 @@ impl TagCalls {
     ) -> Step {
         if !value.begun {
             match self.begin_value(&mut value, rest, end) {
-                Some(bytes) => return self.go(At::Value(value), bytes),
-                None => return self.wait(At::Value(value), end),
+                Some(bytes) => return self.at.go(At::Value(value), bytes),
+                None => return self.at.wait(At::Value(value), end),
             }
         }
         let piece = if value.cdata {
@@ -300,15 +283,15 @@ impl TagCalls {
             self.value_piece(&value, rest, end, writer)
         };
         match piece {
-            Piece::Text(0) | Piece::Wait => self.wait(At::Value(value), end),
+            Piece::Text(0) | Piece::Wait => self.at.wait(At::Value(value), end),
             Piece::Text(bytes) => {
                 value.push(&rest[..bytes], self.style.trim, writer);
-                self.go(At::Value(value), bytes)
+                self.at.go(At::Value(value), bytes)
             }
             Piece::End(bytes, markup) => {
                 value.push(&rest[..bytes], self.style.trim, writer);
                 value.finish(self.style.trim, writer);
-                self.go(At::Call, bytes + markup)
+                self.at.go(At::Call, bytes + markup)
             }
         }
     }
@@ -447,11 +430,11 @@ impl TagCalls {
         writer: &mut Writer,
     ) -> Step {
         if arguments.is_done() {
-            return self.go(At::ObjectClose(close), 0);
+            return self.at.go(At::ObjectClose(close), 0);
         }
         let step = arguments.step(rest, &[close], end, writer);
-        self.at = At::Object { arguments, close };
-        if step == Step::Done { self.go(At::ObjectClose(close), 0) } else { step }
+        self.at = Place(At::Object { arguments, close });
+        if step == Step::Done { self.at.go(At::ObjectClose(close), 0) } else { step }
     }
 
     fn object_close(&mut self, close: &'static str, rest: &str, end: Option<TextEnd>) -> Step {
@@ -461,10 +444,10 @@ impl TagCalls {
                 // The block of all arguments stands inside the call.
                 let inner = close != self.style.call_close;
                 let at = if inner { At::ObjectClose(self.style.call_close) } else { At::After };
-                self.go(at, spaces + close.len())
+                self.at.go(at, spaces + close.len())
             }
-            Match::Maybe if end.is_none() => self.wait(At::ObjectClose(close), end),
-            Match::Maybe | Match::No => self.go(At::After, 0),
+            Match::Maybe if end.is_none() => self.at.wait(At::ObjectClose(close), end),
+            Match::Maybe | Match::No => self.at.go(At::After, 0),
         }
     }
 
@@ -472,9 +455,9 @@ impl TagCalls {
         let style = self.style;
         let (spaces, rest) = skip_spaces(rest);
         match begins_with_any(rest, &[style.call_open, style.section_close], end.is_some()) {
-            Ok(Some(0)) => self.go(At::CallHead, spaces + style.call_open.len()),
-            Ok(Some(_)) => self.go(At::Finished, spaces + style.section_close.len()),
-            Err(()) => self.wait(At::After, end),
+            Ok(Some(0)) => self.at.go(At::CallHead, spaces + style.call_open.len()),
+            Ok(Some(_)) => self.at.go(At::Finished, spaces + style.section_close.len()),
+            Err(()) => self.at.wait(At::After, end),
             Ok(None) => Step::Done,
         }
     }

@@ -3,9 +3,7 @@
 from pathlib import Path
 
 import checkpoint
-import mlx.core as mx
-import oracle
-from cases import Row
+import real
 from mlx_lm import load
 
 TOKENS = 64
@@ -47,21 +45,4 @@ def generate(model_directory: Path, directory: Path, versions):
 
 
 def describe(model, tokenizer, text):
-    prompt = tokenizer.encode(text)
-    row = Row(prompt, TOKENS, stop_tokens=sorted(tokenizer.eos_token_ids))
-    outcome = oracle.serial(model, row, prefill_chunk_tokens=2048)
-    top = mx.sort(outcome.logits.astype(mx.float32), axis=-1)[:, -2:]
-    margins = [round(margin, 6) for margin in (top[:, 1] - top[:, 0]).tolist()]
-    answer = tokenizer.decode(outcome.tokens, skip_special_tokens=True)
-    print(f"{len(prompt)} tokens -> {answer!r} ({outcome.finish}), least margin {min(margins)}", flush=True)
-    assert min(margins) > 0.005, min(margins)
-    return dict(
-        text=text,
-        prompt=prompt,
-        max_tokens=TOKENS,
-        stop_tokens=row.stop_tokens,
-        tokens=outcome.tokens,
-        finish=outcome.finish,
-        answer=answer,
-        margins=margins,
-    )
+    return dict(text=text, **real.answered(model, tokenizer, tokenizer.encode(text), TOKENS, 0.005, "answer"))

@@ -3,9 +3,7 @@
 from pathlib import Path
 
 import checkpoint
-import mlx.core as mx
-import oracle
-from cases import Row
+import real
 from mlx_lm import load
 
 TOKENS = 32
@@ -40,21 +38,5 @@ def generate(model_directory: Path, directory: Path, versions):
 def describe(model, tokenizer, messages):
     rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     prompt = tokenizer.encode(rendered, add_special_tokens=False)
-    row = Row(prompt, TOKENS, stop_tokens=sorted(tokenizer.eos_token_ids))
-    outcome = oracle.serial(model, row, prefill_chunk_tokens=2048)
-    top = mx.sort(outcome.logits.astype(mx.float32), axis=-1)[:, -2:]
-    margins = [round(margin, 6) for margin in (top[:, 1] - top[:, 0]).tolist()]
-    text = tokenizer.decode(outcome.tokens, skip_special_tokens=True)
-    assert min(margins) > 0.01, min(margins)
-    print(f"{messages[-1]['content']!r} -> {text!r} ({outcome.finish}), least margin {min(margins)}")
-    return dict(
-        messages=messages,
-        rendered=rendered,
-        prompt=prompt,
-        max_tokens=TOKENS,
-        stop_tokens=row.stop_tokens,
-        tokens=outcome.tokens,
-        finish=outcome.finish,
-        text=text,
-        margins=margins,
-    )
+    answer = real.answered(model, tokenizer, prompt, TOKENS, 0.01, "text")
+    return dict(messages=messages, rendered=rendered, **answer)

@@ -6,7 +6,6 @@
 //! queue is free again.
 
 use std::num::NonZeroUsize;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +23,7 @@ use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::scheduler::{self, Board, EventSender, Priority, RowSpec, Scheduler};
 use slipstream_engine::telemetry::Snapshot;
 use slipstream_engine::tokenizer::Tokenizer;
+use slipstream_tests::goldens;
 use slipstream_tests::random::Random;
 use slipstream_tests::script::{
     self, Call, Fault, Script, ScriptedExecutor, SharedJournal, TOKEN_KV_BYTES, answer,
@@ -292,8 +292,7 @@ fn faults(random: &mut Random, faulty: bool) -> Vec<(Call, u64, Fault)> {
 }
 
 fn tokenizer() -> Tokenizer {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
-    Tokenizer::load(&directory.join("../goldens/linux-x86_64-cpu/llama-tiny")).unwrap()
+    Tokenizer::load(&goldens::checkpoint("llama-tiny")).unwrap()
 }
 
 fn card() -> ModelCard {

@@ -190,7 +190,6 @@ fn an_answer_cut_by_its_length_ends_with_length_and_one_that_is_whole_there_with
 #[cfg(feature = "mlx")]
 mod on_mlx {
     use std::cell::RefCell;
-    use std::path::Path;
     use std::rc::Rc;
 
     use slipstream_engine::config::Levers;
@@ -198,15 +197,14 @@ mod on_mlx {
     use slipstream_engine::model::{self, LoadOptions};
     use slipstream_engine::sampling::SamplingParams;
     use slipstream_engine::scheduler::{Executor, Lane, MlxExecutor};
+    use slipstream_tests::goldens;
 
     use super::*;
 
     fn executor(levers: Levers) -> MlxExecutor {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let directory = directory.join("../goldens/linux-x86_64-cpu/llama-tiny");
         let options =
             LoadOptions { dtype: Some(Dtype::Bfloat16), back_end: Device::cpu().back_end() };
-        let loaded = model::load(&directory, options).unwrap();
+        let loaded = model::load(&goldens::checkpoint("llama-tiny"), options).unwrap();
         MlxExecutor::new(loaded.model, loaded.weights_bytes).with_levers(levers)
     }
 

@@ -1,13 +1,13 @@
 //! Rows that share a batch do not see each other.
 
 use std::cell::RefCell;
-use std::path::Path;
 use std::rc::Rc;
 
 use slipstream_engine::clock::Clock;
 use slipstream_engine::mlx::{Device, Dtype, ops};
 use slipstream_engine::model::{self, LoadOptions};
 use slipstream_engine::scheduler::{Executor, MlxExecutor};
+use slipstream_tests::goldens;
 use slipstream_tests::random::Random;
 use slipstream_tests::script;
 
@@ -20,11 +20,9 @@ const WATCHED: &str = "watched";
 type Seen = Rc<RefCell<Vec<Vec<f32>>>>;
 
 fn executor(checkpoint: &str) -> (MlxExecutor, Seen) {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let directory = directory.join("../goldens/linux-x86_64-cpu").join(checkpoint);
     let back_end = Device::cpu().back_end();
     let options = LoadOptions { dtype: Some(Dtype::Bfloat16), back_end };
-    let loaded = model::load(&directory, options).unwrap();
+    let loaded = model::load(&goldens::checkpoint(checkpoint), options).unwrap();
     let mut executor = MlxExecutor::new(loaded.model, loaded.weights_bytes);
     let seen = Seen::default();
     let filed = Rc::clone(&seen);

@@ -14,6 +14,7 @@ use slipstream_engine::mlx::{Device, Dtype, ops};
 use slipstream_engine::model::{self, LoadOptions, Loaded};
 use slipstream_engine::scheduler::{Board, Lane, MlxExecutor, RowEvent, RowSpec, Scheduler};
 use slipstream_tests::client::Client;
+use slipstream_tests::goldens;
 use slipstream_tests::random::Random;
 use slipstream_tests::script;
 
@@ -37,16 +38,12 @@ struct Answer {
 type Logits = HashMap<String, Vec<Vec<f32>>>;
 
 fn checkpoint() -> PathBuf {
-    golden("llama-tiny-wide")
+    goldens::checkpoint("llama-tiny-wide")
 }
 
 /// Three recurrent layers, and two of attention with heads of 32 between them.
 fn recurrent() -> PathBuf {
-    golden("qwen3_5-tiny")
-}
-
-fn golden(checkpoint: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../goldens/linux-x86_64-cpu").join(checkpoint)
+    goldens::checkpoint("qwen3_5-tiny")
 }
 
 /// The model in `directory`, in `dtype`.
@@ -191,7 +188,7 @@ fn sliding(window_tokens: usize) -> tempfile::TempDir {
 
 /// Gemma 4's small shape with windows of `window_tokens`.
 fn sharing(window_tokens: usize) -> tempfile::TempDir {
-    with_config(&golden("gemma4-e4b-tiny"), |config| {
+    with_config(&goldens::checkpoint("gemma4-e4b-tiny"), |config| {
         config["text_config"]["sliding_window"] = json!(window_tokens);
     })
 }
@@ -284,7 +281,7 @@ fn a_decoding_row_holds_the_bytes_that_its_profile_says_in_every_scheme() {
 #[test]
 fn a_decoding_row_whose_layers_share_columns_holds_the_bytes_that_its_profile_says() {
     for scheme in batchable_where_layers_share().into_iter().chain([KvScheme::Plain]) {
-        check_profile(&golden("gemma4-e4b-tiny"), &scheme);
+        check_profile(&goldens::checkpoint("gemma4-e4b-tiny"), &scheme);
     }
 }
 
@@ -313,7 +310,8 @@ fn check_profile(directory: &Path, scheme: &KvScheme) {
 
 #[test]
 fn a_layer_without_keys_of_its_own_cannot_be_packed_and_is_named() {
-    let shapes = load(&golden("gemma4-e4b-tiny"), Dtype::Bfloat16).model.token_shapes();
+    let shapes =
+        load(&goldens::checkpoint("gemma4-e4b-tiny"), Dtype::Bfloat16).model.token_shapes();
     let own = [(1, 32), (1, 32), (1, 64)].map(|(heads, dimension)| {
         Some(TokenShape { heads, key_dimension: dimension, value_dimension: dimension })
     });

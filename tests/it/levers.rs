@@ -1,7 +1,5 @@
 //! What is switched off for a measurement changes how rows run, not what they say.
 
-use std::path::Path;
-
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::{Levers, SchedulerConfig};
 use slipstream_engine::mlx::{Device, Dtype};
@@ -9,13 +7,12 @@ use slipstream_engine::model::{self, LoadOptions};
 use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::scheduler::{Board, MlxExecutor, RowSpec, Scheduler};
 use slipstream_tests::client::serve_all;
+use slipstream_tests::goldens;
 use slipstream_tests::script::row;
 
 fn scheduler(levers: Levers) -> Scheduler<MlxExecutor> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let directory = directory.join("../goldens/linux-x86_64-cpu/llama-tiny");
     let options = LoadOptions { dtype: Some(Dtype::Bfloat16), back_end: Device::cpu().back_end() };
-    let loaded = model::load(&directory, options).unwrap();
+    let loaded = model::load(&goldens::checkpoint("llama-tiny"), options).unwrap();
     let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes).with_levers(levers);
     let config = SchedulerConfig { prefill_chunk_tokens: 8, levers, ..SchedulerConfig::default() };
     Scheduler::new(config, executor, Clock::manual(), Board::new())

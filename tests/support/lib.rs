@@ -3,6 +3,7 @@
 
 pub mod client;
 pub mod demo;
+pub mod goldens;
 pub mod grammar;
 pub mod random;
 pub mod script;

@@ -110,7 +110,7 @@ fn families_in_4_bits_equal_mlx_lm_bit_for_bit() {
 }
 
 /// What loading the checkpoint says with `fields` in its config; null takes a field out.
-pub(super) fn refusal(checkpoint: &str, fields: &Value) -> Error {
+fn refusal(checkpoint: &str, fields: &Value) -> Error {
     let source = super::directory().join(checkpoint);
     let directory = tempfile::tempdir().unwrap();
     let mut config: Value = super::read_json(&source.join("config.json"));
@@ -123,6 +123,14 @@ pub(super) fn refusal(checkpoint: &str, fields: &Value) -> Error {
     let options = LoadOptions { dtype: None, back_end: Device::cpu().back_end() };
     let loaded = model::load(directory.path(), options).map(|loaded| loaded.family);
     loaded.expect_err(&format!("{checkpoint} with {fields}"))
+}
+
+/// The checkpoint with `fields` in its config is refused by a message that holds `named`.
+#[track_caller]
+pub(super) fn check_refused(checkpoint: &str, fields: &Value, named: &str) {
+    let error = refusal(checkpoint, fields);
+    assert_eq!(error.code(), Code::BadModel);
+    assert!(error.message().contains(named), "{checkpoint} with {fields}: {error}");
 }
 
 #[test]
@@ -183,9 +191,7 @@ fn a_config_without_a_field_that_its_family_needs_is_refused_by_the_fields_name(
     ];
     for (checkpoint, own) in own {
         for field in shared.iter().chain(own) {
-            let error = refusal(checkpoint, &json!({ *field: null }));
-            assert_eq!(error.code(), Code::BadModel);
-            assert!(error.message().contains(field), "{checkpoint} without {field}: {error}");
+            check_refused(checkpoint, &json!({ *field: null }), field);
         }
     }
 }
@@ -212,8 +218,6 @@ fn configs_that_ask_for_what_is_not_proven_are_refused_by_name() {
         ("minicpm3-tiny", json!({ "kv_lora_rank": 8 }), "kv_a_layernorm"),
     ];
     for (checkpoint, fields, named) in cases {
-        let error = refusal(checkpoint, &fields);
-        assert_eq!(error.code(), Code::BadModel);
-        assert!(error.message().contains(named), "{checkpoint} with {fields}: {error}");
+        check_refused(checkpoint, &fields, named);
     }
 }

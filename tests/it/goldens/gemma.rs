@@ -1,18 +1,13 @@
 //! Gemma 1, 2 and 3, small ones with random weights and a real one.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use serde::Deserialize;
-use slipstream_engine::clock::Clock;
-use slipstream_engine::config::SchedulerConfig;
-use slipstream_engine::mlx::{Device, Dtype};
-use slipstream_engine::model::{self, LoadOptions};
-use slipstream_engine::scheduler::{Board, MlxExecutor, RowSpec, Scheduler};
+use slipstream_engine::mlx::Dtype;
 use slipstream_engine::tokenizer::Tokenizer;
-use slipstream_tests::client::serve_all;
-use slipstream_tests::{demo, script};
+use slipstream_tests::demo;
 
+use super::real::{Answered, check_together};
 use super::replay::{Tolerance, check};
 
 #[test]
@@ -55,12 +50,9 @@ struct Golden {
 #[derive(Deserialize)]
 struct Case {
     text: String,
-    prompt: Vec<u32>,
-    max_tokens: usize,
-    stop_tokens: Vec<u32>,
-    tokens: Vec<u32>,
-    finish: String,
     answer: String,
+    #[serde(flatten)]
+    answered: Answered,
 }
 
 /// The cases and the real model.
@@ -75,9 +67,9 @@ fn gemma_3_270m_reads_and_writes_text_as_its_own_tokenizer_does() {
     let (directory, cases) = real();
     let tokenizer = Tokenizer::load(&directory).unwrap();
     for case in cases {
-        assert_eq!(tokenizer.encode(&case.text, true).unwrap(), case.prompt);
-        assert_eq!(tokenizer.decode(&case.tokens).unwrap(), case.answer);
-        assert_eq!(*tokenizer.stop_tokens(), case.stop_tokens);
+        assert_eq!(tokenizer.encode(&case.text, true).unwrap(), case.answered.prompt);
+        assert_eq!(tokenizer.decode(&case.answered.tokens).unwrap(), case.answer);
+        assert_eq!(*tokenizer.stop_tokens(), case.answered.stop_tokens);
     }
 }
 
@@ -86,20 +78,5 @@ fn gemma_3_270m_reads_and_writes_text_as_its_own_tokenizer_does() {
 #[test]
 fn gemma_3_270m_continues_all_texts_together_as_mlx_lm_continues_each_alone() {
     let (directory, cases) = real();
-    let back_end = Device::cpu().back_end();
-    let options = LoadOptions { dtype: Some(Dtype::Float32), back_end };
-    let loaded = model::load(&directory, options).unwrap();
-    let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes);
-    let config = SchedulerConfig::default();
-    let mut scheduler = Scheduler::new(config, executor, Clock::manual(), Board::new());
-    let specs = cases.iter().enumerate().map(|(index, case)| {
-        let row = script::row(index.to_string(), case.prompt.clone(), case.max_tokens);
-        RowSpec { stop_tokens: Arc::from(&*case.stop_tokens), ..row }
-    });
-    let clients = serve_all(&mut scheduler, specs, 0);
-    assert_eq!(scheduler.snapshot().totals.peak_rows, cases.len());
-    for (case, client) in cases.iter().zip(&clients) {
-        let stopped = usize::from(case.finish == "stop");
-        assert_eq!(client.tokens(), &case.tokens[..case.tokens.len() - stopped], "{}", case.answer);
-    }
+    check_together(&directory, &cases.iter().map(|case| &case.answered).collect::<Vec<_>>());
 }

@@ -12,17 +12,15 @@ mod glm;
 mod llama;
 mod mixture;
 mod qwen3_5;
+mod real;
 mod replay;
 mod rotating;
 mod sampling;
 mod smollm2;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// The fixtures made on this kind of machine.
-pub(crate) fn directory() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../goldens/linux-x86_64-cpu")
-}
+pub(crate) use slipstream_tests::goldens::directory;
 
 /// The tiny checkpoints among them, by name.
 pub(crate) fn checkpoints() -> Vec<String> {

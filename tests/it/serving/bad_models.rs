@@ -6,8 +6,7 @@ use std::process::Command;
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Value, json};
-use slipstream_tests::sources::repository;
-use slipstream_tests::{demo, server};
+use slipstream_tests::{demo, goldens, server};
 
 const TENSOR: &str = "model.layers.1.mlp.down_proj.weight";
 
@@ -17,7 +16,7 @@ struct Copy(tempfile::TempDir);
 impl Copy {
     fn new() -> Self {
         let copy = tempfile::tempdir().unwrap();
-        let tiny = repository().join("goldens/linux-x86_64-cpu/llama-tiny");
+        let tiny = goldens::checkpoint("llama-tiny");
         for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"]
         {
             fs::copy(tiny.join(name), copy.path().join(name)).unwrap();

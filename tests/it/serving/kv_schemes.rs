@@ -1,12 +1,12 @@
 //! Serving quantized KV caches, and what the command line refuses of them.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use slipstream_tests::demo;
 use slipstream_tests::server::{self, Server};
+use slipstream_tests::{demo, goldens};
 
 const SHORT: &str = r#"{"prompt": "Once upon a time", "max_tokens": 24}"#;
 
@@ -48,10 +48,6 @@ fn a_scheme_that_converts_late_serves_every_request_alone_and_says_why() {
     assert!(told.contains("serial") && told.contains("token 16"), "{told}");
 }
 
-fn tiny(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../goldens/linux-x86_64-cpu").join(name)
-}
-
 fn serve(model: &Path, flags: &[&str]) -> Command {
     let mut command = Command::new(demo::binary());
     command.args(["serve", "--port", "0", "--model"]).arg(model).args(flags);
@@ -76,14 +72,18 @@ fn check_one_line(model: &Path, flags: &[&str], words: &[&str]) {
 
 #[test]
 fn kv_flags_that_cannot_be_served_end_the_start() {
-    let wide = tiny("llama-tiny-wide");
+    let wide = goldens::checkpoint("llama-tiny-wide");
     check(&wide, &["--kv-quant", "5"], &["--kv-quant", "`5`", "off, 4, 8 and config"]);
     check(&wide, &["--kv-quant", "4", "--quantized-kv-start", "-1"], &["-1"]);
     check(&wide, &["--kv-quant", "4", "--kv-group-size", "many"], &["--kv-group-size", "many"]);
     let sized = ["--kv-quant", "4", "--kv-group-size", "48"];
     check_one_line(&wide, &sized, &["--kv-group-size", "48", "32, 64, 128"]);
     let narrow = ["--kv-quant", "8"];
-    check_one_line(&tiny("llama-tiny"), &narrow, &["layer 0", "16 values", "groups of 64"]);
+    check_one_line(
+        &goldens::checkpoint("llama-tiny"),
+        &narrow,
+        &["layer 0", "16 values", "groups of 64"],
+    );
     for flag in ["--kv-group-size", "--quantized-kv-start"] {
         check_one_line(&wide, &[flag, "64"], &[flag, "no effect", "--kv-quant"]);
         check_one_line(&wide, &["--kv-quant", "config", flag, "64"], &[flag, "no effect"]);
@@ -93,7 +93,7 @@ fn kv_flags_that_cannot_be_served_end_the_start() {
 #[test]
 fn a_kv_config_that_does_not_fit_the_model_ends_the_start() {
     let copy = tempfile::tempdir().unwrap();
-    for entry in fs::read_dir(tiny("llama-tiny-wide")).unwrap() {
+    for entry in fs::read_dir(goldens::checkpoint("llama-tiny-wide")).unwrap() {
         let entry = entry.unwrap();
         fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
     }
@@ -115,7 +115,7 @@ fn a_kv_config_that_does_not_fit_the_model_ends_the_start() {
 fn a_bench_of_several_rows_refuses_a_scheme_that_converts_late() {
     let mut bench = Command::new(demo::binary());
     bench.args(["bench", "--batch", "1,2", "--kv-quant", "4", "--quantized-kv-start", "9"]);
-    let output = server::run(bench.arg("--model").arg(tiny("llama-tiny-wide")));
+    let output = server::run(bench.arg("--model").arg(goldens::checkpoint("llama-tiny-wide")));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{told}");
     assert!(told.contains("2 rows") && told.contains("token 9"), "{told}");

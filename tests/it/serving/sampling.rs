@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use slipstream_tests::demo;
 use slipstream_tests::server::{self, Server};
+use slipstream_tests::{demo, goldens};
 use tempfile::TempDir;
 
 /// A copy of the tiny checkpoint that wants to be sampled as `config` says, if it says.
 fn model(config: Option<&Value>) -> TempDir {
-    let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("../goldens/linux-x86_64-cpu/llama-tiny");
+    let tiny = goldens::checkpoint("llama-tiny");
     let copy = tempfile::tempdir().unwrap();
     for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
         fs::copy(tiny.join(name), copy.path().join(name)).unwrap();

@@ -5,6 +5,7 @@ use slipstream_engine::cache::CacheSet;
 use slipstream_engine::mlx::{Device, Dtype, ops};
 use slipstream_engine::model::{self, LoadOptions, Model};
 
+use super::forward;
 use super::replay::{Case, Golden, GoldenRow, Tolerance, compare, stored};
 
 /// The case of three rows with unequal prompts, and each row's logits.
@@ -43,11 +44,8 @@ impl Expected {
         for step in steps {
             let tokens: Vec<u32> =
                 rows.iter().map(|row| self.case.rows[*row].tokens[step]).collect();
-            let hidden =
-                self.model.hidden(&ops::token_matrix(&tokens, rows.len()), caches).unwrap();
-            let logits = ops::read_f32(&self.model.logits(&hidden).unwrap()).unwrap();
-            let vocabulary = logits.len() / rows.len();
-            for (row, logits) in rows.iter().zip(logits.chunks(vocabulary)) {
+            let logits = forward(&*self.model, caches, &tokens);
+            for (row, logits) in rows.iter().zip(&logits) {
                 let place = format!("row {row} of {rows:?}, token {}", step + 1);
                 compare(logits, &self.logits[*row][step + 1], Tolerance::Bits, &place);
             }

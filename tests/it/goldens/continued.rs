@@ -3,9 +3,10 @@
 use safetensors::SafeTensors;
 use serde::Deserialize;
 use slipstream_engine::cache::CacheSet;
-use slipstream_engine::mlx::{Device, Dtype, ops};
+use slipstream_engine::mlx::{Device, Dtype};
 use slipstream_engine::model::{self, LoadOptions, Model};
 
+use super::forward;
 use super::replay::{self, Tolerance};
 
 #[derive(Deserialize)]
@@ -29,22 +30,13 @@ struct Batch<'model> {
 }
 
 impl Batch<'_> {
-    fn feed(&self, caches: &mut CacheSet, tokens: &[u32]) -> Vec<Vec<f32>> {
-        let rows = caches.rows();
-        let hidden = self.model.hidden(&ops::token_matrix(tokens, rows), caches).unwrap();
-        let last = hidden.dim(1);
-        let hidden = ops::slice_axis(&hidden, 1, last - 1, last).unwrap();
-        let logits = ops::read_f32(&self.model.logits(&hidden).unwrap()).unwrap();
-        logits.chunks(logits.len() / rows).map(<[f32]>::to_vec).collect()
-    }
-
     /// Reads `tokens` into `solo`, the last one alone, and has row `row` join. Returns its logits.
     fn join(&mut self, row: usize, mut solo: CacheSet, tokens: &[u32]) -> Vec<f32> {
         let (last, rest) = tokens.split_last().unwrap();
         if !rest.is_empty() {
-            self.feed(&mut solo, rest);
+            forward(self.model, &mut solo, rest);
         }
-        let logits = self.feed(&mut solo, &[*last]).remove(0);
+        let logits = forward(self.model, &mut solo, &[*last]).remove(0);
         match &mut self.caches {
             None => self.caches = Some(solo),
             Some(caches) => caches.extend(solo).unwrap(),
@@ -64,7 +56,7 @@ impl Batch<'_> {
         for step in 0.. {
             let Some(mut caches) = self.caches.take() else { return };
             let tokens: Vec<u32> = self.rows.iter().map(|row| said(*row)[step]).collect();
-            let logits = self.feed(&mut caches, &tokens);
+            let logits = forward(self.model, &mut caches, &tokens);
             self.rows.iter().zip(&logits).for_each(|(row, logits)| each(*row, logits));
             let goes_on = |row: usize| said(row).len() > step + 1;
             for (place, row) in self.rows.iter().enumerate().filter(|(_, row)| !goes_on(**row)) {

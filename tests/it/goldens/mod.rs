@@ -20,6 +20,9 @@ mod smollm2;
 
 use std::path::Path;
 
+use slipstream_engine::cache::CacheSet;
+use slipstream_engine::mlx::ops;
+use slipstream_engine::model::Model;
 pub(crate) use slipstream_tests::goldens::directory;
 
 /// The tiny checkpoints among them, by name.
@@ -30,6 +33,15 @@ pub(crate) fn checkpoints() -> Vec<String> {
         held.map(|entry| entry.file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+/// One forward of the rows' tokens, row after row: each row's logits after its last one.
+fn forward(model: &dyn Model, caches: &mut CacheSet, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let rows = caches.rows();
+    let hidden = model.hidden(&ops::token_matrix(tokens, rows), caches).unwrap();
+    let last = ops::slice_axis(&hidden, 1, hidden.dim(1) - 1, hidden.dim(1)).unwrap();
+    let logits = ops::read_f32(&model.logits(&last).unwrap()).unwrap();
+    logits.chunks(logits.len() / rows).map(<[f32]>::to_vec).collect()
 }
 
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> T {

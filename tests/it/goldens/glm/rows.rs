@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use slipstream_engine::cache::{CacheSet, KvScheme, Packing};
-use slipstream_engine::mlx::{Device, Dtype, ops};
+use slipstream_engine::mlx::{Device, Dtype};
 use slipstream_engine::model::{self, LoadOptions, Loaded, Model};
 use slipstream_tests::random::Random;
 
@@ -32,10 +32,7 @@ fn tokens(random: &mut Random, count: usize) -> Vec<u32> {
 
 /// One forward of each row's tokens, all of one length: the logits after the last.
 fn forward(model: &dyn Model, caches: &mut CacheSet, rows: &[&[u32]]) -> Vec<Vec<f32>> {
-    let hidden = model.hidden(&ops::token_matrix(&rows.concat(), rows.len()), caches).unwrap();
-    let last = ops::slice_axis(&hidden, 1, hidden.dim(1) - 1, hidden.dim(1)).unwrap();
-    let logits = ops::read_f32(&model.logits(&last).unwrap()).unwrap();
-    logits.chunks(logits.len() / rows.len()).map(<[f32]>::to_vec).collect()
+    super::super::forward(model, caches, &rows.concat())
 }
 
 /// A row as it is served: the prompt but for its last token, then token by token.

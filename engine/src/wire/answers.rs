@@ -66,6 +66,12 @@ pub(super) fn any_answer() -> impl Strategy<Value = Answer> {
         "[a-z é\"]{1,6}".prop_map(|text| vec![AnswerPart::Reasoning(text)]),
         "[a-z é\"]{1,6}".prop_map(|text| vec![AnswerPart::Text(text)]),
         prop::collection::vec("[a-z\"\\\\é]{0,4}", 1..4).prop_map(call),
+        // What turned out to be no call, in the middle of an answer.
+        prop::collection::vec("[a-z\"\\\\é]{0,4}", 1..4).prop_map(|texts| {
+            let mut parts = call(texts);
+            parts.truncate(parts.len() - 2);
+            parts
+        }),
     ];
     let ends = prop_oneof![
         Just(Ok(FinishReason::Stop)),

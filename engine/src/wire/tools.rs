@@ -2,26 +2,27 @@
 
 use crate::error::{Error, Result};
 use crate::gateway::ToolChoice;
+use crate::limits;
 use crate::output::Tool;
-use crate::wire::Fields;
 use crate::wire::fields::shortened;
+use crate::wire::{Fields, openai};
 
 /// The tool that `fields` describe, with the JSON schema of its arguments in the field `schema`.
 pub(super) fn tool(fields: &Fields<'_>, schema: &str) -> Result<Tool> {
-    fields.required("name")?;
-    let name = fields.text("name")?.unwrap_or_default();
-    if name.is_empty() {
-        let path = fields.path_of("name");
-        return Err(Error::invalid(&path, format!("`{path}` must not be empty")));
-    }
     fields.boolean("strict")?;
-    let parameters = fields.nested(schema)?.map(|schema| schema.object().clone());
-    let description = fields.text("description")?.map(str::to_owned);
-    Ok(Tool { name: name.to_owned(), description, parameters })
+    Ok(Tool {
+        name: openai::tool_name(fields)?,
+        description: fields.text("description")?.map(str::to_owned),
+        parameters: fields.nested(schema)?.map(|schema| schema.object().clone()),
+    })
 }
 
 /// Adds `tool`, which `fields` describe, to `tools`, of which no other has its name.
 pub(super) fn add(tools: &mut Vec<Tool>, tool: Tool, fields: &Fields<'_>) -> Result<()> {
+    let most = limits::TOOLS_MAX;
+    if tools.len() >= most {
+        return Err(Error::invalid("tools", format!("`tools` holds more than {most} tools")));
+    }
     if tools.iter().any(|other| other.name == tool.name) {
         let (path, name) = (fields.path_of("name"), shortened(&tool.name));
         let message = format!("`{path}` is `{name}`, as that of another tool");

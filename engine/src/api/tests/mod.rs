@@ -2,6 +2,7 @@
 
 mod access;
 mod admission;
+mod agents;
 mod bad_input;
 mod client;
 mod embeddings;

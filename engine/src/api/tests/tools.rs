@@ -30,7 +30,11 @@ fn weather() -> Value {
 }
 
 /// A server whose model says `text` in a vocabulary with `special` tokens.
-async fn server_saying(markers: &str, special: &[&str], text: &str) -> (Server, Tokenizer) {
+pub(super) async fn server_saying(
+    markers: &str,
+    special: &[&str],
+    text: &str,
+) -> (Server, Tokenizer) {
     let tokenizer = tokenizer_of(&template(markers), special);
     let steps = says_in(&tokenizer, text);
     let rows = ScriptedRows::new(move |_| steps.clone());

@@ -77,6 +77,13 @@ struct UsageCounts {
     cache_creation_input_tokens: usize,
     cache_read_input_tokens: usize,
     output_tokens: usize,
+    output_tokens_details: OutputDetails,
+}
+
+/// Parts of the output, which are counted in it too.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+struct OutputDetails {
+    thinking_tokens: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -259,6 +266,7 @@ impl UsageCounts {
             cache_creation_input_tokens: 0,
             cache_read_input_tokens: 0,
             output_tokens: 0,
+            output_tokens_details: OutputDetails::default(),
         }
     }
 }
@@ -269,6 +277,7 @@ impl From<&Usage> for UsageCounts {
             input_tokens: usage.prompt_tokens.saturating_sub(usage.cached_tokens),
             cache_read_input_tokens: usage.cached_tokens,
             output_tokens: usage.generated_tokens,
+            output_tokens_details: OutputDetails { thinking_tokens: usage.reasoning_tokens },
             ..Self::before(0)
         }
     }

@@ -142,7 +142,7 @@ fn stop_reasons_are_anthropics_and_tokens_are_counted_once() {
             message["usage"],
             json!({
                 "input_tokens": 5, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4,
-                "output_tokens": 5,
+                "output_tokens": 5, "output_tokens_details": {"thinking_tokens": 0},
             })
         );
     }

@@ -19,3 +19,4 @@ pub(super) use request::check_model;
 pub use request::{ReplyKind, ReplyRequest, chat, completion};
 pub(super) use sampling::sampling;
 pub(super) use structure::schema;
+pub(super) use tools::name as tool_name;

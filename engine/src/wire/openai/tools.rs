@@ -58,8 +58,9 @@ fn tool(path: &str, value: &Value) -> Result<Tool> {
     })
 }
 
-/// Names go into markup of every kind, so they hold no spaces, brackets and quotes.
-fn name(function: &Fields<'_>) -> Result<String> {
+/// The `name` of a function. Names go into markup of every kind, so they hold no spaces, brackets and
+/// quotes.
+pub(in crate::wire) fn name(function: &Fields<'_>) -> Result<String> {
     let value = function.required("name")?;
     let name = function.text("name")?.unwrap_or_default();
     let fits =

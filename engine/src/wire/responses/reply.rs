@@ -5,7 +5,8 @@
 //! `response.output_item.done`; and then one of `response.completed`, `response.incomplete` and
 //! `response.failed`, with the whole response.
 //!
-//! A function call that was cut off is never done: its item is in the response, as incomplete.
+//! A function call that was cut off, or turned out to be none, is never done: its item is in the
+//! response, as incomplete.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -195,7 +196,7 @@ impl ResponseTeller {
         if self.open && self.response.output.last().is_some_and(fits) {
             return Vec::new();
         }
-        let mut events = self.close(Status::Completed);
+        let mut events = self.close_unfinished(Status::Completed);
         let (item, output_index) = (new(), self.response.output.len());
         let added = json!({"output_index": output_index, "item": item.bare()});
         events.push(Event { kind: "response.output_item.added", body: added });
@@ -223,6 +224,14 @@ impl ResponseTeller {
             body["logprobs"] = json!([]);
         }
         Some(Event { kind, body })
+    }
+
+    /// Ends the open item, if one is, as `status`; or as incomplete when it is a call, whose own end is yet
+    /// to come then.
+    fn close_unfinished(&mut self, status: Status) -> Vec<Event> {
+        let last = self.response.output.last();
+        let call = last.is_some_and(|item| matches!(item, Item::FunctionCall { .. }));
+        self.close(if call { Status::Incomplete } else { status })
     }
 
     /// Ends the open item, if one is. A call that did not complete has no end to tell.
@@ -270,13 +279,8 @@ impl ResponseTeller {
             // OpenAI has no such reason; any of its own would pass a torn answer for a whole one.
             FinishReason::Cancelled => ("incomplete", Some("cancelled")),
         };
-        let call = self
-            .response
-            .output
-            .last()
-            .is_some_and(|item| matches!(item, Item::FunctionCall { .. }));
-        let whole = cut.is_none() && !call;
-        let events = self.close(if whole { Status::Completed } else { Status::Incomplete });
+        let whole = if cut.is_none() { Status::Completed } else { Status::Incomplete };
+        let events = self.close_unfinished(whole);
         self.response.status = status;
         self.response.incomplete_details = cut.map(|reason| Cut { reason });
         self.response.usage = Some(UsageCounts::from(&ending.usage));
@@ -407,7 +411,7 @@ impl From<&Usage> for UsageCounts {
                 cache_write_tokens: 0,
             },
             output_tokens: usage.generated_tokens,
-            output_tokens_details: OutputDetails { reasoning_tokens: 0 },
+            output_tokens_details: OutputDetails { reasoning_tokens: usage.reasoning_tokens },
             total_tokens: usage.prompt_tokens + usage.generated_tokens,
         }
     }

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use super::Bench;
 use crate::figures::{Decode, families_table};
@@ -12,11 +13,19 @@ use crate::goldens;
 /// One row: two of some families fail in mlx-lm's batches.
 const BATCH: &str = "1";
 
+/// Model types that mlx-lm 0.32.2 does not know, so that there is nothing to compare.
+const UNKNOWN_TO_MLX_LM: [&str; 1] = ["diffusion_gemma"];
+
 /// Measures each tiny checkpoint and prints the table.
 pub(super) fn run(bench: &Bench, root: &Path, rounds: usize) -> Result<()> {
     let mut families = Vec::new();
     for checkpoint in checkpoints(&root.join(goldens::folder()?))? {
         let name = checkpoint.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let model_type = model_type(&checkpoint)?;
+        if UNKNOWN_TO_MLX_LM.contains(&model_type.as_str()) {
+            eprintln!("Leaving out `{name}`: mlx-lm does not know `{model_type}`");
+            continue;
+        }
         let decode: Decode = bench
             .decode(&checkpoint, BATCH, rounds)
             .with_context(|| format!("failed to measure `{name}`"))?;
@@ -38,6 +47,14 @@ fn checkpoints(goldens: &Path) -> Result<Vec<PathBuf>> {
         true => bail!("no checkpoint in `{}`: run `cargo xtask goldens`", goldens.display()),
         false => Ok(folders),
     }
+}
+
+fn model_type(checkpoint: &Path) -> Result<String> {
+    let path = checkpoint.join("config.json");
+    let attempt = || format!("failed to read the model type in `{}`", path.display());
+    let text = std::fs::read_to_string(&path).with_context(attempt)?;
+    let config: Value = serde_json::from_str(&text).with_context(attempt)?;
+    config["model_type"].as_str().map(str::to_owned).with_context(attempt)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub(crate) fn run(workspace: &Workspace, yes: bool) -> Result<()> {
     let generate = || {
         let task = Task::new("generate the goldens", &python).directory(workspace.root());
         // The reference BLAS sums f32 in the same order on every machine.
-        let task = task.env("LD_LIBRARY_PATH", &reference_blas);
+        let task = task.env("LD_PRELOAD", &reference_blas);
         task.args(["goldens/generate/generate.py", "--out", &out])
     };
     // The script writes the tiny checkpoints and their cases, or those of one real model.

@@ -216,8 +216,14 @@ pub(crate) fn wheel_requirement() -> &'static str {
 }
 
 /// Where a wheel's own reference BLAS is kept when OpenBLAS takes its place, in its libraries' folder.
-/// Found there through `LD_LIBRARY_PATH`, it gives the same f32 bits on every machine.
-pub(crate) const REFERENCE_BLAS: &str = "reference";
+const REFERENCE_BLAS: &str = "reference";
+
+/// The reference BLAS of a wheel's bundled libraries. Through `LD_PRELOAD` it gives the same f32 bits on
+/// every machine; `LD_LIBRARY_PATH` comes too late, behind the run path of the wheel's own libraries.
+pub(crate) fn reference_blas(libraries: &Path) -> Result<PathBuf> {
+    let aside = libraries.join(REFERENCE_BLAS);
+    bundled_blas(if aside.is_dir() { &aside } else { libraries })
+}
 
 /// Makes the reference BLAS among a wheel's bundled libraries a link to the system's OpenBLAS, and
 /// keeps the former aside. Without an OpenBLAS it stays: right, but several times slower.

@@ -79,10 +79,10 @@ fn exchange_blas(python: &Path) -> Result<()> {
     crate::mlx::link_openblas(&mlx_libraries(python)?)
 }
 
-/// The folder of the BLAS that MLX came with.
+/// The BLAS that MLX came with.
 #[cfg(target_os = "linux")]
 pub(crate) fn reference_blas(python: &Path) -> Result<PathBuf> {
-    Ok(mlx_libraries(python)?.join(crate::mlx::REFERENCE_BLAS))
+    crate::mlx::reference_blas(&mlx_libraries(python)?)
 }
 
 #[cfg(target_os = "linux")]

@@ -5,6 +5,7 @@ mod agents;
 mod bad_models;
 mod command_line;
 mod dialects;
+mod embeddings;
 mod ends;
 mod kv_schemes;
 mod sampling;

@@ -3,6 +3,7 @@
 mod admission;
 mod agents;
 mod bad_models;
+mod bench;
 mod command_line;
 mod dialects;
 mod embeddings;

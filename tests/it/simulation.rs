@@ -1,7 +1,7 @@
 //! The production scheduler against a scripted model, thousands of times.
 //!
 //! A seed chooses the caps and the KV budget, the rows with their lanes and priorities, when they
-//! arrive, which of them have grammars, when their clients leave (between two ticks, or in the middle of a call of the executor),
+//! arrive, which of them have grammars or are for vectors, when their clients leave (between two ticks, or in the middle of a call of the executor),
 //! which calls fail, how fast the device is, how time passes, and what is switched off. Every row's
 //! tokens are held against what the naive model says to a row that runs alone, and the invariants
 //! below against every tick. `SLIPSTREAM_SEED=n` replays one seed.
@@ -27,10 +27,10 @@ use slipstream_tests::client::Client;
 use slipstream_tests::grammar;
 use slipstream_tests::random::Random;
 use slipstream_tests::script::{
-    Answer, Call, Counts, Fault, Pace, Script, ScriptedExecutor, SharedJournal, answer, row,
+    self, Answer, Call, Counts, Fault, Pace, Script, ScriptedExecutor, SharedJournal, answer, row,
 };
 
-const SEEDS: u64 = 7_500;
+const SEEDS: u64 = 8_500;
 /// Ticks that all seeds together make at least, so that the simulation cannot shrink unnoticed.
 const TICKS_MIN: u64 = 1_000_000;
 /// Ticks after which a run counts as stuck; the longest that was seen takes a tenth of this.
@@ -422,6 +422,11 @@ impl World {
                 Some(RowEvent::Finished { reason, usage }) => {
                     assert_eq!(*reason, guest.answer.reason, "row {index}");
                     assert_eq!(guest.client.tokens(), guest.answer.tokens, "row {index}");
+                    assert_eq!(
+                        guest.client.vector(),
+                        guest.answer.vector.as_deref(),
+                        "row {index}"
+                    );
                     assert_eq!(usage.generated_tokens, guest.answer.generated_tokens);
                     assert_eq!(usage.prompt_tokens, guest.spec.prompt.len());
                     assert!(!journal.hit.contains(&guest.spec.id), "row {index} was hit");
@@ -501,7 +506,7 @@ fn random_pace(random: &mut Random, clock: &Clock) -> Pace {
     let call_micros = *random.pick(&[0, 50, 5_000]);
     let token_micros = *random.pick(&[0, 10, 2_000]);
     let cost = move |call: Call, tokens: usize, fed_tokens: usize| match call {
-        Call::Prefill | Call::FirstToken => {
+        Call::Prefill | Call::FirstToken | Call::Vector => {
             let micros = call_micros + tokens * (token_micros + fed_tokens / 10);
             Duration::from_micros(micros as u64)
         }
@@ -516,6 +521,7 @@ fn random_guests(random: &mut Random) -> Vec<Guest> {
     let serial_once_in = *random.pick(&[2, 5, 1000]);
     let background_once_in = *random.pick(&[1, 2, 4, 1000]);
     let grammar_once_in = *random.pick(&[1, 2, 4, 1000, 1000]);
+    let vector_once_in = *random.pick(&[2, 4, 1000, 1000]);
     let leaves_once_in = *random.pick(&[2, 4, 1000]);
     let arrivals_spread = *random.pick(&[0, 10, 100]);
     let mut arrives_tick = 1;
@@ -529,6 +535,10 @@ fn random_guests(random: &mut Random) -> Vec<Guest> {
         if random.once_in(grammar_once_in) {
             spec.grammar = Some(random.pick(grammar::cases()).grammar.clone());
             spec.stop_tokens = [grammar::END].into();
+        }
+        if random.once_in(vector_once_in) {
+            let dimensions = random.once_in(2).then(|| random.size(1, 4));
+            spec = script::for_vector(spec, dimensions);
         }
         let leaves = match random.once_in(leaves_once_in) {
             true => random_departure(random, arrives_tick),

@@ -19,7 +19,8 @@ use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::grammar::{Grammar, Guide, Mask, Matcher, Outcome};
 use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::scheduler::{
-    Answer as Standing, Executor, FinishReason, Lane, Priority, RowSpec, Said, Sampled, Stepped,
+    Answer as Standing, Executor, FinishReason, Lane, Priority, Purpose, RowSpec, Said, Sampled,
+    Stepped,
 };
 use slipstream_engine::telemetry::MemorySnapshot;
 
@@ -45,6 +46,19 @@ pub fn row(id: impl Into<String>, prompt: Vec<u32>, max_tokens: usize) -> RowSpe
         stop_tokens: Arc::new([]),
         sampling: SamplingParams::default(),
         grammar: None,
+        purpose: Purpose::Answer,
+    }
+}
+
+/// The same prompt, run for its vector.
+pub fn for_vector(spec: RowSpec, dimensions: Option<usize>) -> RowSpec {
+    RowSpec {
+        max_tokens: 0,
+        kv_bytes: kv_bytes(spec.prompt.len(), 0),
+        stop_tokens: Arc::new([]),
+        grammar: None,
+        purpose: Purpose::Vector { dimensions },
+        ..spec
     }
 }
 
@@ -54,7 +68,7 @@ pub fn kv_bytes(prompt_tokens: usize, max_tokens: usize) -> u64 {
 }
 
 /// What the model says to a row that runs alone, start to end: the answer to hold every run to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     /// What the client hears.
     pub tokens: Vec<u32>,
@@ -62,30 +76,37 @@ pub struct Answer {
     pub reason: FinishReason,
     /// Tokens sampled, a stop token included.
     pub generated_tokens: usize,
+    /// The vector that it hears instead, if the row is for one.
+    pub vector: Option<Vec<f32>>,
 }
 
 /// Runs `spec` in the most naive way.
 pub fn answer(spec: &RowSpec) -> Answer {
     let mut memory = spec.prompt.iter().fold(Memory::new(spec), Memory::fed);
     let mut tokens = Vec::new();
+    if let Purpose::Vector { dimensions } = spec.purpose {
+        let vector = Some(memory.vector(dimensions));
+        return Answer { tokens, reason: FinishReason::Stop, generated_tokens: 0, vector };
+    }
+    let vector = None;
     let mut matcher = spec.grammar.as_ref().map(Grammar::matcher);
     let mut mask = matcher.as_mut().and_then(mask_of);
     loop {
         let token = memory.next_token(mask.as_ref());
         let generated_tokens = tokens.len() + 1;
         if spec.stop_tokens.contains(&token) {
-            return Answer { tokens, reason: FinishReason::Stop, generated_tokens };
+            return Answer { tokens, reason: FinishReason::Stop, generated_tokens, vector };
         }
         tokens.push(token);
         if let Some(matcher) = &mut matcher {
             matcher.accept(token).expect("the mask allowed it");
             mask = mask_of(matcher);
             if matcher.is_satisfied() {
-                return Answer { tokens, reason: FinishReason::Stop, generated_tokens };
+                return Answer { tokens, reason: FinishReason::Stop, generated_tokens, vector };
             }
         }
         if generated_tokens == spec.max_tokens {
-            return Answer { tokens, reason: FinishReason::Length, generated_tokens };
+            return Answer { tokens, reason: FinishReason::Length, generated_tokens, vector };
         }
         memory = memory.fed(&token);
     }
@@ -101,6 +122,7 @@ pub enum Call {
     Open,
     Prefill,
     FirstToken,
+    Vector,
     Join,
     Step,
     Flush,
@@ -109,10 +131,11 @@ pub enum Call {
 
 impl Call {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Open,
         Self::Prefill,
         Self::FirstToken,
+        Self::Vector,
         Self::Join,
         Self::Step,
         Self::Flush,
@@ -357,6 +380,26 @@ impl Executor for ScriptedExecutor {
         Ok(said(token, solo.guide.as_mut()))
     }
 
+    fn vector(
+        &mut self,
+        solo: &mut Solo,
+        tokens: &[u32],
+        dimensions: Option<usize>,
+    ) -> Result<Vec<f32>> {
+        assert_eq!(&solo.spec.prompt[solo.memory.fed_tokens..], tokens, "not the end of the text");
+        if let Some(chunk_tokens) = self.script.chunk_tokens {
+            let wanted = match solo.spec.prompt.len() % chunk_tokens {
+                0 => chunk_tokens,
+                rest => rest,
+            };
+            assert_eq!(tokens.len(), wanted, "a text cut elsewhere");
+        }
+        self.call(Call::Vector, std::iter::once(&solo.spec.id))?;
+        self.take_time(Call::Vector, tokens.len(), solo.memory.fed_tokens);
+        solo.feed(tokens);
+        Ok(solo.memory.vector(dimensions))
+    }
+
     fn join(&mut self, solo: Solo) -> Result<()> {
         assert!(!self.in_flight, "a row joins while a step is in flight");
         let mut ids = self.ids();
@@ -445,6 +488,13 @@ impl Memory {
     fn fed(self, token: &u32) -> Self {
         let hash = mix(self.hash ^ (u64::from(*token) + 1).wrapping_mul(0x2545_f491_4f6c_dd1d));
         Self { hash, fed_tokens: self.fed_tokens + 1 }
+    }
+
+    /// Numbers that tell all that was fed, the first `dimensions` of them.
+    fn vector(self, dimensions: Option<usize>) -> Vec<f32> {
+        let bits = mix(self.hash);
+        let numbers = [0, 16, 32, 48].map(|shift| (bits >> shift & 0xffff) as f32);
+        numbers[..dimensions.unwrap_or(numbers.len())].to_vec()
     }
 
     /// What it says next, among what `mask` allows if there is one.

@@ -209,6 +209,7 @@ impl Generation {
                 Ok(())
             }
             RowEvent::Token(sampled) => self.take_token(sampled),
+            RowEvent::Vector(_) => Err(Error::new(Code::Internal, "an answer's row told a vector")),
             RowEvent::Finished { reason, usage } => self.finish(reason, &usage),
             RowEvent::Failed(error) => Err(error),
         }

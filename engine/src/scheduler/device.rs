@@ -26,7 +26,7 @@ use crate::error::{Code, Error, Result};
 use crate::grammar::{Grammar, Guide, Outcome, Workers};
 use crate::limits::CLEAR_CACHE_STEPS;
 use crate::mlx::{Array, memory, ops};
-use crate::model::{Decoding, Denoising, Model};
+use crate::model::{Decoding, Denoising, Model, text_vector};
 use crate::sampling::{NoiseSource, Picks, Sampler, SeededNoise};
 use crate::telemetry::MemorySnapshot;
 
@@ -325,6 +325,18 @@ impl Executor for MlxExecutor {
         let said = only(self.tell(row, sampled))?;
         solo.current = Some(said.sampled.token);
         Ok(said)
+    }
+
+    fn vector(
+        &mut self,
+        solo: &mut SoloRow,
+        tokens: &[u32],
+        dimensions: Option<usize>,
+    ) -> Result<Vec<f32>> {
+        let hidden = self.model.hidden(&ops::token_matrix(tokens, 1), &mut solo.caches)?;
+        let vector = text_vector(&hidden, dimensions)?;
+        memory::clear_cache()?;
+        Ok(vector)
     }
 
     fn join(&mut self, solo: SoloRow) -> Result<()> {

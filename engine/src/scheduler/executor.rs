@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::row::RowSpec;
 use crate::clock::Clock;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::telemetry::MemorySnapshot;
 
 pub use crate::sampling::Sampled;
@@ -86,6 +86,19 @@ pub trait Executor {
     /// mlx-lm, unless the tail split is switched off. An error leaves the batch untouched. It is not called
     /// with [`Yield::Blocks`], where the end of a prompt is prefilled like the rest.
     fn first_token(&mut self, solo: &mut Self::Solo, tokens: &[u32]) -> Result<Said>;
+
+    /// Runs the last `tokens` of the prompt of a row for a vector and reads that: what the model made of the
+    /// last token, its first `dimensions` numbers if it is to be cut, of length 1. An error leaves the batch
+    /// untouched, and is what an executor says that makes none.
+    fn vector(
+        &mut self,
+        solo: &mut Self::Solo,
+        tokens: &[u32],
+        dimensions: Option<usize>,
+    ) -> Result<Vec<f32>> {
+        let _ = (solo, tokens, dimensions);
+        Err(Error::new(Code::Unsupported, "nothing here makes vectors"))
+    }
 
     /// Adds a row, whose token 0 was sampled if there is one, as the last row of the batch: an empty batch adopts
     /// its caches without a copy, a running one is extended. Only valid with nothing in flight.

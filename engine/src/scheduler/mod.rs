@@ -6,9 +6,10 @@
 //!
 //! One tick:
 //! 1. Rows whose client left are evicted, wherever they are.
-//! 2. The prompt work of [`plan`](plan::plan) runs: rows start, prefill a slice, sample token 0.
-//!    Token 0 goes out at once (a row that writes in blocks has none yet). A row that goes on joins the batch, for which the step in flight is
-//!    read and emitted first.
+//! 2. The prompt work of [`plan`](plan::plan) runs: rows start, prefill a slice, sample token 0 (or end with
+//!    the vector of their prompt, if they are for one). Token 0 goes out at once (a row that writes in
+//!    blocks has none yet). A row that goes on joins the batch, for which the step in flight is read and
+//!    emitted first.
 //! 3. One decode step is dispatched and the one before it is read and emitted. Rows that it ended
 //!    leave the batch. Where rows write in blocks a step is one pass over the block under construction,
 //!    read at once, and brings all tokens of a block when that is finished.
@@ -58,7 +59,7 @@ pub use device::{LogitsObserver, MlxExecutor, NoiseMaker, SoloRow};
 pub use executor::{Answer, Executor, Said, Sampled, Stepped, Yield};
 pub use publish::Board;
 pub use row::{
-    EventReceiver, EventSender, FinishReason, Lane, Priority, RowEvent, RowSpec, RowUsage,
+    EventReceiver, EventSender, FinishReason, Lane, Priority, Purpose, RowEvent, RowSpec, RowUsage,
     event_channel,
 };
 
@@ -156,6 +157,7 @@ impl<E: Executor> Scheduler<E> {
                 Move::Start { row } => self.start(row),
                 Move::Prefill { row, tokens } => self.prefill(row, tokens),
                 Move::FirstToken { row, tokens } => self.first_token(row, tokens),
+                Move::Vector { row, tokens } => self.vector(row, tokens),
             }
         }
         self.decode();
@@ -207,7 +209,7 @@ impl<E: Executor> Scheduler<E> {
         let rows_max = self.config.live_rows_max();
         if spec.prompt.is_empty() {
             Some(Error::invalid("prompt", "the prompt has no tokens"))
-        } else if spec.max_tokens == 0 {
+        } else if spec.max_tokens == 0 && spec.purpose == Purpose::Answer {
             Some(Error::invalid("max_tokens", "max_tokens is 0, expected at least 1"))
         } else if self.live_rows() >= rows_max {
             let message = format!("the queue is full: {rows_max} requests run or wait");
@@ -256,12 +258,22 @@ pub fn over_budget(spec: &RowSpec, budget_bytes: u64) -> Option<Error> {
     }
     let (needs, budget) = (ByteCount(needs_bytes), ByteCount(budget_bytes));
     let (prompt_tokens, max_tokens) = (spec.prompt.len(), spec.max_tokens);
+    let (what, param, shorter) = match spec.purpose {
+        Purpose::Answer => (
+            format!("{prompt_tokens} prompt tokens and {max_tokens} of answer"),
+            "max_tokens",
+            "a shorter prompt, a smaller `max_tokens`",
+        ),
+        Purpose::Vector { .. } => {
+            (format!("a text of {prompt_tokens} tokens"), "input", "a shorter text")
+        }
+    };
     let message = format!(
-        "the request needs {needs} of KV cache ({needs_bytes} bytes) for {prompt_tokens} prompt \
-         tokens and {max_tokens} of answer, and the KV budget is {budget} ({budget_bytes} bytes)"
+        "the request needs {needs} of KV cache ({needs_bytes} bytes) for {what}, and the KV budget is \
+         {budget} ({budget_bytes} bytes)"
     );
-    let hint = "a shorter prompt, a smaller `max_tokens`, or a larger `--kv-budget`";
-    Some(Error::new(Code::OverBudget, message).with_param("max_tokens").with_hint(hint))
+    let hint = format!("{shorter}, or a larger `--kv-budget`");
+    Some(Error::new(Code::OverBudget, message).with_param(param).with_hint(hint))
 }
 
 impl<E: Executor + 'static> Resident for Scheduler<E>

@@ -22,6 +22,9 @@
 //!    front one always fits.
 //! 7. The last token of a prompt runs alone, unless the tail split is switched off: then it ends the
 //!    last slice.
+//! 8. A row for a vector ends with its prompt. Its last token ends the last slice, so a text of one chunk
+//!    runs at once, and rows behind it find the tick as if it had not decoded. What it held counts until
+//!    the next tick.
 
 use std::fmt;
 
@@ -64,6 +67,8 @@ pub(super) struct Candidate {
     pub(super) left_tokens: usize,
     /// What its caches may come to, alone.
     pub(super) kv_bytes: u64,
+    /// Whether it joins the batch when its prompt is done; a row for a vector does not.
+    pub(super) joins: bool,
 }
 
 /// How many prompt tokens one tick may run.
@@ -99,6 +104,8 @@ pub(super) enum Move {
     Prefill { row: RowNumber, tokens: usize },
     /// The row runs its last prompt tokens, samples token 0 and joins unless that ended it.
     FirstToken { row: RowNumber, tokens: usize },
+    /// The row runs its last prompt tokens, tells their vector and ends.
+    Vector { row: RowNumber, tokens: usize },
 }
 
 /// What kind of decode step comes next.
@@ -292,7 +299,7 @@ impl Pass {
 
     /// Gives the row its next slice if that fits, and its first token if that fits too.
     fn advance(&mut self, row: &Candidate) {
-        let (drain, last) = self.slices(row.left_tokens);
+        let (drain, last) = self.slices(row);
         if drain > 0 {
             if !self.spend(drain) {
                 return;
@@ -300,15 +307,25 @@ impl Pass {
             self.moves.push(Move::Prefill { row: row.number, tokens: drain });
         }
         if drain + last == row.left_tokens && self.spend(last) {
-            self.moves.push(Move::FirstToken { row: row.number, tokens: last });
-            self.begin_decoding();
+            let (row, tokens, joins) = (row.number, last, row.joins);
+            match joins {
+                true => {
+                    self.moves.push(Move::FirstToken { row, tokens });
+                    self.begin_decoding();
+                }
+                false => {
+                    self.moves.push(Move::Vector { row, tokens });
+                    self.occupancy.prefilling -= 1;
+                }
+            }
         }
     }
 
     /// The tokens of the next slice without logits, and those that end the prompt, if they follow.
-    fn slices(&self, left_tokens: usize) -> (usize, usize) {
-        let chunk_tokens = self.chunk_tokens();
-        if !self.tail_split && left_tokens <= chunk_tokens {
+    fn slices(&self, row: &Candidate) -> (usize, usize) {
+        let (chunk_tokens, left_tokens) = (self.chunk_tokens(), row.left_tokens);
+        let tail_split = self.tail_split && row.joins;
+        if !tail_split && left_tokens <= chunk_tokens {
             return (0, left_tokens);
         }
         ((left_tokens - 1).min(chunk_tokens), 1)
@@ -363,6 +380,8 @@ mod tests {
         serial: bool,
         prefilling: &'static [usize],
         waiting: &'static [(Lane, usize)],
+        /// The numbers of the rows for vectors.
+        vectors: &'static [usize],
     }
 
     /// What a row of one of these cases takes.
@@ -379,6 +398,7 @@ mod tests {
         serial: false,
         prefilling: &[],
         waiting: &[],
+        vectors: &[],
     };
 
     impl Case {
@@ -388,6 +408,7 @@ mod tests {
                 lane,
                 left_tokens,
                 kv_bytes: ROW_BYTES,
+                joins: !self.vectors.contains(&number),
             };
             let rows = self.decoding + self.prefilling.len();
             let (beside_tokens, call_tokens) = self.paced.unwrap_or((self.chunk_tokens, 1));
@@ -416,7 +437,7 @@ mod tests {
     }
 
     /// Rows are numbered as written: prefilling ones first, then waiting ones. `s` starts a row,
-    /// `p` prefills, `f` runs the last token, or as many as stand after it.
+    /// `p` prefills, `f` runs the last token, or as many as stand after it; so does `v`, for a vector.
     #[track_caller]
     fn check(case: &Case, expected: &str) {
         let moves: Vec<String> = (plan(&case.view()).iter())
@@ -425,6 +446,7 @@ mod tests {
                 Move::Prefill { row, tokens } => format!("p{}:{tokens}", row.0),
                 Move::FirstToken { row, tokens: 1 } => format!("f{}", row.0),
                 Move::FirstToken { row, tokens } => format!("f{}:{tokens}", row.0),
+                Move::Vector { row, tokens } => format!("v{}:{tokens}", row.0),
             })
             .collect();
         assert_eq!(moves.join(" "), expected);
@@ -527,6 +549,30 @@ mod tests {
     }
 
     #[test]
+    fn a_text_for_a_vector_runs_in_whole_chunks_and_changes_nothing_for_those_behind_it() {
+        let case = Case { vectors: &[0, 1], paced: Some((4, 1)), ..EMPTY };
+        check(&Case { waiting: &[(Continuous, 1)], ..case }, "s0 v0:1");
+        check(&Case { waiting: &[(Continuous, 10)], ..case }, "s0 v0:10");
+        check(&Case { waiting: &[(Continuous, 11)], ..case }, "s0 p0:10");
+        check(&Case { prefilling: &[25], ..case }, "p0:10");
+        let three = &[(Continuous, 2), (Continuous, 3), (Continuous, 9)];
+        check(&Case { waiting: three, ..case }, "s0 v0:2 s1 v1:3 s2");
+        let answer_behind = &[(Continuous, 2), (Continuous, 2), (Continuous, 6)];
+        check(&Case { waiting: answer_behind, ..case }, "s0 v0:2 s1 v1:2 s2 p2:5 f2");
+        check(&Case { waiting: three, decoding: 1, ..case }, "s0 v0:2 s1");
+    }
+
+    #[test]
+    fn what_a_vectors_row_held_counts_until_the_next_tick() {
+        let case = Case { vectors: &[0, 1], kv_budget_bytes: Some(ROW_BYTES), ..EMPTY };
+        check(&Case { waiting: &[(Continuous, 2), (Continuous, 2)], ..case }, "s0 v0:2");
+        check(
+            &Case { waiting: &[(Serial, 2), (Continuous, 2)], vectors: &[0, 1], ..EMPTY },
+            "s0 v0:2",
+        );
+    }
+
+    #[test]
     fn a_paced_chunk_is_small_beside_decoding_rows_and_whole_alone() {
         let case = Case { paced: Some((4, 1)), ..EMPTY };
         check(&Case { prefilling: &[35], decoding: 2, ..case }, "p0:4");
@@ -588,8 +634,8 @@ mod tests {
             (89, 30, Some((50, 49))),
         ] {
             let occupancy = Occupancy { kv_budget_bytes: Some(budget_bytes), ..occupancy };
-            let row =
-                Candidate { number: RowNumber(9), lane: Continuous, left_tokens: 1, kv_bytes };
+            let (number, lane, left_tokens, joins) = (RowNumber(9), Continuous, 1, true);
+            let row = Candidate { number, lane, left_tokens, kv_bytes, joins };
             let expected = expected.map(|(needs_bytes, free_bytes)| Hold::KvBudget {
                 needs_bytes,
                 free_bytes,

@@ -7,11 +7,15 @@
 //! A row that writes in blocks has no token 0: its last prompt tokens are prefilled like the others, and it
 //! joins without having said anything.
 //!
+//! A row for a vector ends with its prompt: its last tokens run together, what the model made of the very last
+//! one is read and told, and the row is gone. It touches nothing of the batch, so no step in flight is read.
+//!
 //! An error here has one row at fault and fails that one.
 
 use std::time::Duration;
 
 use super::queue::RowNumber;
+use super::row::Purpose;
 use super::rows::{Row, Stage};
 use super::{Executor, Scheduler, Yield};
 use crate::clock::Time;
@@ -86,6 +90,32 @@ impl<E: Executor> Scheduler<E> {
             Err(error) => {
                 let error = error
                     .while_doing(format_args!("failed to sample token 0 of `{}`", row.spec.id));
+                self.fail(row, error);
+            }
+        }
+    }
+
+    /// Runs the last `tokens` of a row for a vector, tells that and ends the row.
+    pub(super) fn vector(&mut self, number: RowNumber, tokens: usize) {
+        let Some(mut row) = self.take_prefilling(number) else {
+            return;
+        };
+        let Purpose::Vector { dimensions } = row.spec.purpose else {
+            unreachable!("only a row for a vector is planned to end with one")
+        };
+        let (solo, slice) = row.next_slice(tokens);
+        let began = self.clock.now();
+        match self.executor.vector(solo, slice, dimensions) {
+            Ok(vector) => {
+                let now = self.note_progress();
+                self.note_first_token(tokens, now.saturating_sub(began));
+                row.tell_prefilled(now);
+                let end = row.take_vector(vector);
+                self.end(row, end);
+            }
+            Err(error) => {
+                let error = error
+                    .while_doing(format_args!("failed to make the vector of `{}`", row.spec.id));
                 self.fail(row, error);
             }
         }

@@ -72,7 +72,7 @@ pub struct RowSpec {
     pub priority: Priority,
     /// The prompt's token ids; never empty.
     pub prompt: Vec<u32>,
-    /// Tokens it may generate; at least 1.
+    /// Tokens it may generate: at least 1 for an answer, none for a vector.
     pub max_tokens: usize,
     /// Bytes that its caches take once it generated `max_tokens`, alone and unpadded.
     pub kv_bytes: u64,
@@ -82,6 +82,21 @@ pub struct RowSpec {
     pub sampling: SamplingParams,
     /// What its answer must match, if anything.
     pub grammar: Option<Grammar>,
+    /// What its prompt is run for.
+    pub purpose: Purpose,
+}
+
+/// What a row's prompt is run for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Purpose {
+    /// An answer.
+    #[default]
+    Answer,
+    /// Its vector: the row ends with its prompt, joins nobody and generates nothing.
+    Vector {
+        /// Leading numbers of the vector to keep; `None` is all of them.
+        dimensions: Option<usize>,
+    },
 }
 
 /// Why a row ended without an error.
@@ -128,6 +143,8 @@ pub enum RowEvent {
     },
     /// One generated token.
     Token(Sampled),
+    /// The vector of the prompt, all that a row for one tells before its end.
+    Vector(Vec<f32>),
     /// The row ended.
     Finished { reason: FinishReason, usage: RowUsage },
     /// The row ended in an error.
@@ -142,10 +159,10 @@ pub struct EventSender(mpsc::Sender<RowEvent>);
 /// The receiving half; dropping it cancels the row.
 pub type EventReceiver = mpsc::Receiver<RowEvent>;
 
-/// A channel for a row that may generate `max_tokens`.
+/// A channel for a row that may generate `max_tokens`, or that is to become a vector.
 pub fn event_channel(max_tokens: usize) -> (EventSender, EventReceiver) {
-    // The tokens, what comes before them and the end.
-    let capacity = max_tokens.saturating_add(2).min(mpsc_capacity_max());
+    // The tokens (or a vector), what comes before them and the end.
+    let capacity = max_tokens.max(1).saturating_add(2).min(mpsc_capacity_max());
     let (sender, receiver) = mpsc::channel(capacity);
     (EventSender(sender), receiver)
 }

@@ -3,7 +3,7 @@
 use super::executor::{Answer, Said};
 use super::plan::Candidate;
 use super::queue::{Queued, RowNumber};
-use super::row::{EventSender, FinishReason, Priority, RowEvent, RowSpec, RowUsage};
+use super::row::{EventSender, FinishReason, Priority, Purpose, RowEvent, RowSpec, RowUsage};
 use crate::clock::Time;
 use crate::error::Error;
 use crate::telemetry::RateWindow;
@@ -16,7 +16,7 @@ use crate::telemetry::RateWindow;
 /// 3. `Decoding`: token 0 was sampled if there is one, the solo caches went to the batch.
 /// 4. Ended: [`Row::finish`] or [`Row::fail`] took the row by value and sent its one end event.
 ///
-/// A row may end in any of the first three. A row that is dropped without an end (the engine thread
+/// A row for a vector ends with its prompt and never decodes. A row may end in any of the first three. A row that is dropped without an end (the engine thread
 /// failed) closes its channel, which its client must take for a failure of the engine.
 #[derive(Debug)]
 pub(super) struct Row<S> {
@@ -86,6 +86,14 @@ impl<S> Row<S> {
         }
     }
 
+    /// Delivers the vector of its prompt, and says how the row ends with it.
+    pub(super) fn take_vector(&self, vector: Vec<f32>) -> End {
+        End::Finished(match self.events.send(RowEvent::Vector(vector)) {
+            true => FinishReason::Stop,
+            false => FinishReason::Cancelled,
+        })
+    }
+
     /// Ends the row without an error.
     pub(super) fn finish(self, reason: FinishReason, now: Time) {
         let usage = self.usage(now);
@@ -124,8 +132,9 @@ impl<S> Row<S> {
     /// The row as the planner sees it.
     pub(super) fn candidate(&self) -> Candidate {
         let left_tokens = self.spec.prompt.len() - self.prefilled_tokens();
-        let RowSpec { lane, kv_bytes, .. } = self.spec;
-        Candidate { number: self.number, lane, left_tokens, kv_bytes }
+        let RowSpec { lane, kv_bytes, purpose, .. } = self.spec;
+        let joins = purpose == Purpose::Answer;
+        Candidate { number: self.number, lane, left_tokens, kv_bytes, joins }
     }
 
     /// What the row cost up to `now`; a phase that it did not reach took no time.
@@ -205,6 +214,7 @@ mod tests {
             stop_tokens: vec![STOP].into(),
             sampling: SamplingParams::default(),
             grammar: None,
+            purpose: Purpose::Answer,
         };
         (Row::new(RowNumber(0), spec, events, Duration::ZERO), receiver)
     }

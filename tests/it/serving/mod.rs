@@ -3,8 +3,10 @@
 mod admission;
 mod agents;
 mod bad_models;
+mod bench;
 mod command_line;
 mod dialects;
+mod embeddings;
 mod ends;
 mod kv_schemes;
 mod sampling;

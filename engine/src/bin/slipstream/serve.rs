@@ -235,10 +235,17 @@ fn print_ready_card(
     println!("  prefill    {chunk}");
     println!("  KV scheme  {}", card.kv_scheme);
     println!("  KV budget  {budget}");
-    println!("  sampling   {}", described(&card.sampling_defaults));
-    println!(
-        "  try        curl -N {url}/chat/completions -H 'Content-Type: application/json' \
-         -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"Hello!\"}}], \"stream\": true}}'"
-    );
+    match card.text_vectors() {
+        Ok(vectors) => println!("  vectors    of texts; dimensions: {vectors}"),
+        Err(_) => println!("  sampling   {}", described(&card.sampling_defaults)),
+    }
+    let (path, body) = match card.text_vectors() {
+        Ok(_) => ("embeddings", r#"{"input": "Hello!"}"#),
+        Err(_) => (
+            "chat/completions",
+            r#"{"messages": [{"role": "user", "content": "Hello!"}], "stream": true}"#,
+        ),
+    };
+    println!("  try        curl -N {url}/{path} -H 'Content-Type: application/json' -d '{body}'");
     Ok(())
 }

@@ -208,7 +208,8 @@ fn blocks_become_messages_that_templates_read() {
         ]},
     ]);
     let call = |id: &str, name: &str, arguments: Value| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
-    let result = |id: &str, name: &str, content: &str| json!({"role": "tool", "tool_call_id": id, "content": content, "name": name});
+    let result =
+        |id: &str, content: &str| json!({"role": "tool", "tool_call_id": id, "content": content});
     assert_eq!(
         conversation(json!({"system": system, "messages": messages})),
         json!([
@@ -218,9 +219,9 @@ fn blocks_become_messages_that_templates_read() {
                 "role": "assistant", "content": "calling", "reasoning_content": "hm",
                 "tool_calls": [call("t1", "look", json!({"at": [1]})), call("t2", "stop", json!({}))],
             },
-            result("t1", "look", "red\nblue"),
-            result("t2", "stop", "no"),
-            result("t2", "stop", ""),
+            result("t1", "red\nblue"),
+            result("t2", "no"),
+            result("t2", ""),
             {"role": "user", "content": "go on"},
         ])
     );

@@ -9,7 +9,6 @@ mod reply;
 mod request;
 mod sampling;
 mod structure;
-mod tools;
 
 pub use chunks::Chunks;
 pub use error::ErrorBody;
@@ -19,4 +18,3 @@ pub(super) use request::check_model;
 pub use request::{ReplyKind, ReplyRequest, chat, completion};
 pub(super) use sampling::sampling;
 pub(super) use structure::schema;
-pub(super) use tools::name as tool_name;

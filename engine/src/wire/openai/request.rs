@@ -11,11 +11,12 @@ use uuid::Uuid;
 
 use super::messages::messages;
 use super::structure;
-use super::tools::{reasoning, tool_use};
-use crate::error::{Code, Error, Result};
-use crate::gateway::{GenerateRequest, ModelCard, Prompt};
+use crate::error::{Error, Result};
+use crate::gateway::{GenerateRequest, ModelCard, Prompt, Reasoning, ToolUse};
 use crate::wire::Fields;
-use crate::wire::fields::{mismatch, shortened};
+use crate::wire::effort::{self, effort};
+use crate::wire::fields::{mismatch, shortened, unsupported};
+use crate::wire::tools::{self, Described};
 
 use super::sampling::sampling;
 
@@ -160,6 +161,30 @@ fn stop_strings(fields: &Fields<'_>) -> Result<Vec<String>> {
     }
 }
 
+/// Reads `tools`, which chats describe one level down, `tool_choice` and `parallel_tool_calls`.
+fn tool_use(fields: &Fields<'_>) -> Result<ToolUse> {
+    let tools = tools::tools(fields, |entry| match entry.required_text("type")? {
+        "function" => {
+            let fields = entry.required_nested("function")?;
+            Ok(Some(Described { fields, schema: "parameters" }))
+        }
+        kind => Err(entry.unsupported_kind("type", "tools", kind)),
+    })?;
+    let choice = tools::choice(fields, &tools, |choice| choice.required_nested("function"))?;
+    let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+    Ok(ToolUse { tools, choice, parallel })
+}
+
+/// Reads `reasoning_effort`, and `enable_thinking` where it stands outside of `chat_template_kwargs`.
+fn reasoning(fields: &Fields<'_>) -> Result<Reasoning> {
+    let asked = effort(fields, "reasoning_effort", effort::OPENAI)?.unwrap_or_default();
+    let enabled = fields.boolean("enable_thinking")?;
+    Ok(match asked.enabled {
+        Some(false) => asked,
+        _ => Reasoning { enabled: enabled.or(asked.enabled), ..asked },
+    })
+}
+
 fn template_variables(fields: &Fields<'_>) -> Result<Map<String, Value>> {
     let variables = fields.nested("chat_template_kwargs")?;
     Ok(variables.map(|variables| variables.object().clone()).unwrap_or_default())
@@ -295,16 +320,13 @@ fn not_supported(name: &str) -> Error {
     unsupported(name, format!("`{name}` is not supported by this server"))
 }
 
-pub(super) fn unsupported(param: &str, message: String) -> Error {
-    Error::new(Code::Unsupported, message).with_param(param)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
+    use crate::error::Code;
     use crate::gateway::script::card;
 
     const NAMES: &[&str] = &[

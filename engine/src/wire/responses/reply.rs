@@ -142,9 +142,7 @@ impl ResponseTeller {
             conversation.answer(text);
         }
         for call in calls.iter().filter(|call| call.ended) {
-            let arguments = serde_json::from_str(&call.arguments);
-            let arguments = arguments.unwrap_or_else(|_| Value::from(call.arguments.as_str()));
-            conversation.call(&call.id, &call.name, arguments);
+            conversation.call(Some(&call.id), &call.name, &call.arguments.as_str().into());
         }
         conversation.into_messages()
     }

@@ -246,7 +246,8 @@ fn items_become_messages_that_templates_read() {
         {"id": "msg_1"},
     ]);
     let call = |id: &str, name: &str, arguments: Value| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
-    let result = |id: &str, name: &str, content: &str| json!({"role": "tool", "tool_call_id": id, "content": content, "name": name});
+    let result =
+        |id: &str, content: &str| json!({"role": "tool", "tool_call_id": id, "content": content});
     assert_eq!(
         conversation(json!({"input": input})),
         json!([
@@ -254,11 +255,11 @@ fn items_become_messages_that_templates_read() {
             {"role": "user", "content": "ab"},
             {
                 "role": "assistant", "content": "calling", "reasoning_content": "hm", "tool_calls": [
-                    call("c1", "look", json!({"at": 1})), call("c2", "stop", json!("{\"broken")),
+                    call("c1", "look", json!("{\"at\": 1}")), call("c2", "stop", json!("{\"broken")),
                 ],
             },
-            result("c1", "look", "red"),
-            result("c2", "stop", "x\ny"),
+            result("c1", "red"),
+            result("c2", "x\ny"),
             {"role": "assistant", "content": "answer\nanswer"},
         ])
     );
@@ -309,7 +310,7 @@ fn an_answer_is_a_part_of_the_conversation_that_goes_on() {
                     "role": "assistant", "content": "calling", "reasoning_content": "hm",
                     "tool_calls": [{
                         "id": "c0", "type": "function",
-                        "function": {"name": "look", "arguments": {"at": 1}},
+                        "function": {"name": "look", "arguments": "{\"at\":1}"},
                     }],
                 },
             ])
@@ -402,7 +403,7 @@ fn what_is_known_and_lacking_is_refused_by_name() {
         (json!({"top_logprobs": 3}), "top_logprobs"),
         (json!({"include": ["message.output_text.logprobs"]}), "include[0]"),
         (json!({"tools": [{"type": "custom", "name": "x"}]}), "tools[0].type"),
-        (json!({"tool_choice": {"type": "web_search"}}), "tool_choice"),
+        (json!({"tool_choice": {"type": "web_search"}}), "tool_choice.type"),
         (json!({"input": [{"type": "computer_call"}]}), "input[0].type"),
         (
             json!({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),

@@ -14,7 +14,6 @@ use crate::gateway::{
 };
 use crate::limits;
 use crate::output::Tool;
-use crate::sampling::SamplingParams;
 use crate::wire::conversation::Conversation;
 use crate::wire::effort::{self, effort};
 use crate::wire::fields::{mismatch, unsupported};
@@ -42,10 +41,9 @@ pub fn messages(body: &Value, card: &ModelCard) -> Result<MessagesRequest> {
     let max_tokens = fields.integer("max_tokens", 1..=i64::MAX)?.unwrap_or(1);
     let stream = fields.boolean("stream")?.unwrap_or(false);
     check_metadata(&fields)?;
-    let sampling = openai::sampling(openai::ReplyKind::Chat, &fields, &card.sampling_defaults)?;
     let generate = GenerateRequest {
         max_tokens: NonZeroUsize::new(usize::try_from(max_tokens).unwrap_or(usize::MAX)),
-        sampling: SamplingParams { logprobs: None, ..sampling },
+        sampling: openai::sampling(&fields, &card.sampling_defaults)?,
         stop: stop_sequences(&fields)?,
         ..chat
     };

@@ -12,6 +12,7 @@ mod structure;
 
 pub use chunks::Chunks;
 pub use error::ErrorBody;
+pub(super) use logprobs::ChatEntry;
 pub use models::{ModelEntry, ModelList};
 pub use reply::{Body, ReplyHead};
 pub(super) use request::check_model;

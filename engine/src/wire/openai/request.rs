@@ -13,12 +13,13 @@ use super::messages::messages;
 use super::structure;
 use crate::error::{Error, Result};
 use crate::gateway::{GenerateRequest, ModelCard, Prompt, Reasoning, ToolUse};
+use crate::sampling::SamplingParams;
 use crate::wire::Fields;
 use crate::wire::effort::{self, effort};
 use crate::wire::fields::{mismatch, shortened, unsupported};
 use crate::wire::tools::{self, Described};
 
-use super::sampling::sampling;
+use super::sampling::{logprobs, sampling};
 
 /// A name that always means the served model.
 const DEFAULT_MODEL: &str = "default";
@@ -119,7 +120,10 @@ fn request(
         include_usage: include_usage(fields, stream)?,
         generate: GenerateRequest {
             max_tokens: max_tokens(fields)?,
-            sampling: sampling(kind, fields, &card.sampling_defaults)?,
+            sampling: SamplingParams {
+                logprobs: logprobs(kind, fields)?,
+                ..sampling(fields, &card.sampling_defaults)?
+            },
             stop: stop_strings(fields)?,
             structure: structure::structure(fields)?,
             // Priority and client come by headers.

@@ -10,6 +10,8 @@ use super::input;
 use crate::error::{Error, Result};
 use crate::gateway::{GenerateRequest, ModelCard, Prompt, Reasoning, Structure, ToolUse};
 use crate::grammar::Constraint;
+use crate::limits::TOP_LOGPROBS_MAX;
+use crate::sampling::SamplingParams;
 use crate::wire::conversation::Conversation;
 use crate::wire::effort::{self, effort};
 use crate::wire::fields::{mismatch, shortened, unsupported};
@@ -62,7 +64,7 @@ pub struct Echo {
     text: Value,
     tool_choice: Value,
     tools: Value,
-    top_logprobs: u8,
+    top_logprobs: i64,
     top_p: f32,
     truncation: &'static str,
     user: Option<String>,
@@ -84,7 +86,11 @@ pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<Respo
     refuse(&fields)?;
     let structure = text_format(&fields)?;
     let thinking = thinking(&fields)?;
-    let sampling = openai::sampling(openai::ReplyKind::Chat, &fields, &card.sampling_defaults)?;
+    let top_logprobs = fields.integer("top_logprobs", 0..=TOP_LOGPROBS_MAX as i64)?.unwrap_or(0);
+    let sampling = SamplingParams {
+        logprobs: logprobs(&fields, top_logprobs)?,
+        ..openai::sampling(&fields, &card.sampling_defaults)?
+    };
     let (tools, warnings) = tool_use(&fields)?;
     let conversation = conversation(&fields, past)?;
     let max_output_tokens = fields.integer("max_output_tokens", 1..=i64::MAX)?;
@@ -105,7 +111,7 @@ pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<Respo
         text: text_echo(&fields),
         tool_choice: echoed(&fields, "tool_choice", json!("auto")),
         tools: echoed(&fields, "tools", json!([])),
-        top_logprobs: 0,
+        top_logprobs,
         top_p: sampling.top_p,
         truncation: "disabled",
         user: owned("user")?,
@@ -190,19 +196,21 @@ fn refuse(fields: &Fields<'_>) -> Result<()> {
             _ => return Err(fields.unexpected("truncation", "`disabled` or `auto`")),
         }
     }
-    if fields.integer("top_logprobs", 0..=20)?.is_some_and(|count| count > 0) {
-        return Err(unsupported("top_logprobs", "`top_logprobs` is not supported".to_owned()));
-    }
-    let include = fields.array("include")?.unwrap_or_default();
-    for (index, item) in include.iter().enumerate() {
-        let path = format!("include[{index}]");
-        let wanted = item.as_str().ok_or_else(|| mismatch(&path, "a string", item))?;
-        if wanted == "message.output_text.logprobs" {
-            return Err(unsupported(&path, format!("`{path}`: `{wanted}` is not supported")));
-        }
-    }
     fields.nested("stream_options")?;
     Ok(())
+}
+
+/// How many alternatives are told beside each token of a text, if anything is: `include` asks for it, and
+/// so does a number of alternatives.
+fn logprobs(fields: &Fields<'_>, top: i64) -> Result<Option<u32>> {
+    let mut included = false;
+    for (index, item) in fields.array("include")?.unwrap_or_default().iter().enumerate() {
+        let path = format!("include[{index}]");
+        let wanted = item.as_str().ok_or_else(|| mismatch(&path, "a string", item))?;
+        // The rest are parts of items that do not occur here, or are there anyway.
+        included |= wanted == "message.output_text.logprobs";
+    }
+    Ok(u32::try_from(top).ok().filter(|top| included || *top > 0))
 }
 
 /// What the text must look like, unless it is plain text.

@@ -190,7 +190,11 @@ fn an_end_has_its_event_its_status_and_its_reason() {
         (FinishReason::Stop, "completed", Value::Null),
         (FinishReason::ToolCalls, "completed", Value::Null),
         (FinishReason::Length, "incomplete", json!({"reason": "max_output_tokens"})),
-        (FinishReason::Cancelled, "incomplete", json!({"reason": "cancelled"})),
+        (
+            FinishReason::Cancelled,
+            "incomplete",
+            json!({"reason": "content_filter", "explanation": "the request was cancelled"}),
+        ),
     ] {
         let answer = Answer {
             parts: vec![AnswerPart::Text("hi".to_owned())],
@@ -400,8 +404,6 @@ fn what_is_known_and_lacking_is_refused_by_name() {
         (json!({"conversation": "c"}), "conversation"),
         (json!({"prompt": {"id": "p"}}), "prompt"),
         (json!({"truncation": "auto"}), "truncation"),
-        (json!({"top_logprobs": 3}), "top_logprobs"),
-        (json!({"include": ["message.output_text.logprobs"]}), "include[0]"),
         (json!({"tools": [{"type": "custom", "name": "x"}]}), "tools[0].type"),
         (json!({"tool_choice": {"type": "web_search"}}), "tool_choice.type"),
         (json!({"input": [{"type": "computer_call"}]}), "input[0].type"),

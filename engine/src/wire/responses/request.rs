@@ -233,7 +233,7 @@ fn text_format(fields: &Fields<'_>) -> Result<Option<Structure>> {
             Ok(Some(Structure { constraint: Constraint::JsonObject, param }))
         }
         "json_schema" => {
-            let strict = format.boolean("strict")?.unwrap_or(true);
+            let strict = format.boolean("strict")?.unwrap_or(false);
             openai::schema(&format, "schema", strict).map(Some)
         }
         _ => Err(format.unexpected("type", "`text`, `json_object` or `json_schema`")),

@@ -376,12 +376,12 @@ fn a_format_of_the_text_is_a_constraint_of_the_answer() {
     for (format, constraint, param) in [
         (
             json!({"type": "json_schema", "name": "n", "schema": schema}),
-            json(true),
+            json(false),
             "text.format.schema",
         ),
         (
-            json!({"type": "json_schema", "name": "n", "schema": schema, "strict": false}),
-            json(false),
+            json!({"type": "json_schema", "name": "n", "schema": schema, "strict": true}),
+            json(true),
             "text.format.schema",
         ),
         (json!({"type": "json_object"}), Constraint::JsonObject, "text.format"),

@@ -6,6 +6,7 @@ mod bad_models;
 mod command_line;
 mod dialects;
 mod ends;
+mod javascript;
 mod kv_schemes;
 mod sampling;
 mod structure;

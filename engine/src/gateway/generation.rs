@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::live::Presence;
-use super::logprobs::{Ledger, LogprobEntry};
+use super::logprobs::{Ledger, LogprobEntry, note_visible};
 use super::placement::Placement;
 use super::request::GenerateRequest;
 use crate::clock::{Clock, Time};
@@ -123,6 +123,8 @@ pub struct Generation {
     parallel_calls: bool,
     /// Whether a whole call was told.
     has_called: bool,
+    /// Whether visible text was told last.
+    in_text: bool,
     stopwatch: Stopwatch,
     meter: RequestMeter,
     /// What the row told of its prompt.
@@ -146,6 +148,7 @@ impl Generation {
             parser,
             parallel_calls: request.tools.parallel,
             has_called: false,
+            in_text: false,
             id: request.id,
             placement,
             row: Some(row),
@@ -290,23 +293,28 @@ impl Generation {
     fn tell(&mut self, part: AnswerPart) -> bool {
         let called = matches!(part, AnswerPart::ToolCallEnded { .. });
         self.has_called |= called;
-        self.tell_due();
+        self.in_text = false;
+        let entries = self.due();
+        self.tell_logprobs(entries);
         self.ready.push_back(AnswerEvent::Part(part));
         called && !self.parallel_calls
     }
 
     fn say(&mut self, text: String) {
-        self.tell_due();
+        let mut entries = self.due();
+        if !text.is_empty() {
+            note_visible(&mut entries, &text, self.in_text);
+            self.in_text = true;
+        }
+        self.tell_logprobs(entries);
         if !text.is_empty() {
             self.ready.push_back(AnswerEvent::Part(AnswerPart::Text(text)));
         }
     }
 
-    /// Tells what is known of the tokens whose text is no longer held back.
-    fn tell_due(&mut self) {
-        let held_bytes = self.parser.held_bytes() + self.stops.held_bytes();
-        let entries = self.ledger.due(held_bytes);
-        self.tell_logprobs(entries);
+    /// What is known of the tokens whose text is no longer held back.
+    fn due(&mut self) -> Vec<LogprobEntry> {
+        self.ledger.due(self.parser.held_bytes() + self.stops.held_bytes())
     }
 
     fn tell_logprobs(&mut self, entries: Vec<LogprobEntry>) {

@@ -8,6 +8,7 @@ mod command_line;
 mod dialects;
 mod embeddings;
 mod ends;
+mod javascript;
 mod kv_schemes;
 mod sampling;
 mod structure;

@@ -14,7 +14,8 @@ fn chat(more: &Value) -> Value {
 }
 
 fn schema(schema: &Value) -> Value {
-    json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}})
+    let named = json!({"name": "x", "schema": schema, "strict": true});
+    json!({"response_format": {"type": "json_schema", "json_schema": named}})
 }
 
 async fn server() -> Server {
@@ -89,4 +90,47 @@ async fn what_cannot_be_held_is_refused_by_field_and_name_and_its_siblings_are_u
     }
     assert!(server.rows.specs().is_empty(), "a refused request has no row");
     assert_eq!(server.client.post(CHAT, &chat(&json!({}))).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_schema_that_is_not_strict_holds_as_far_as_it_can_and_a_strict_one_is_refused() {
+    let server = server().await;
+    let (a, b) = (json!({"const": 1, "not": {"type": "null"}}), json!({"$ref": "http://x.y/z"}));
+    let schema = json!({
+        "type": "object", "properties": {"a": a, "b": b}, "required": ["a"],
+        "if": {"required": ["b"]}, "dependentRequired": {"a": ["b"]},
+    });
+    let chats = |strict: Value| {
+        let named = json!({"name": "x", "schema": schema, "strict": strict});
+        chat(&json!({"response_format": {"type": "json_schema", "json_schema": named}}))
+    };
+    let responses = |strict: Value| {
+        let format =
+            json!({"type": "json_schema", "name": "x", "schema": schema, "strict": strict});
+        json!({"input": "hi", "text": {"format": format}})
+    };
+    for strict in [Value::Null, json!(false)] {
+        for (path, body) in [(CHAT, chats(strict.clone())), (RESPONSES, responses(strict.clone()))]
+        {
+            let answer = server.client.post(path, &body).await;
+            assert_eq!(answer.status, 200, "{path}: {answer:?}");
+            let mut matcher = server.rows.specs().pop().unwrap().grammar.unwrap().matcher();
+            for token in script::tokenizer().encode("{\"a\": ", false).unwrap() {
+                matcher.accept(token).unwrap();
+            }
+            let allowed: Vec<u32> = matcher.mask().unwrap().unwrap().allowed().collect();
+            assert_eq!(script::tokenizer().decode(&allowed).unwrap(), "1", "the rest still holds");
+        }
+    }
+    for (path, body) in [(CHAT, chats(json!(true))), (RESPONSES, responses(json!(true)))] {
+        let answer = server.client.post(path, &body).await;
+        let error = &answer.json()["error"];
+        assert_eq!(
+            (answer.status, &error["code"]),
+            (400, &json!("unsupported")),
+            "{path}: {error}"
+        );
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("#/properties/a/not"), "{path}: {message}");
+    }
 }

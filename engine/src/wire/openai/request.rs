@@ -11,13 +11,15 @@ use uuid::Uuid;
 
 use super::messages::messages;
 use super::structure;
-use super::tools::{reasoning, tool_use};
-use crate::error::{Code, Error, Result};
-use crate::gateway::{GenerateRequest, ModelCard, Prompt};
+use crate::error::{Error, Result};
+use crate::gateway::{GenerateRequest, ModelCard, Prompt, Reasoning, ToolUse};
+use crate::sampling::SamplingParams;
 use crate::wire::Fields;
-use crate::wire::fields::{mismatch, shortened};
+use crate::wire::effort::{self, effort};
+use crate::wire::fields::{mismatch, shortened, unsupported};
+use crate::wire::tools::{self, Described};
 
-use super::sampling::sampling;
+use super::sampling::{logprobs, sampling};
 
 /// A name that always means the served model.
 const DEFAULT_MODEL: &str = "default";
@@ -118,7 +120,10 @@ fn request(
         include_usage: include_usage(fields, stream)?,
         generate: GenerateRequest {
             max_tokens: max_tokens(fields)?,
-            sampling: sampling(kind, fields, &card.sampling_defaults)?,
+            sampling: SamplingParams {
+                logprobs: logprobs(kind, fields)?,
+                ..sampling(fields, &card.sampling_defaults)?
+            },
             stop: stop_strings(fields)?,
             structure: structure::structure(fields)?,
             // Priority and client come by headers.
@@ -158,6 +163,30 @@ fn stop_strings(fields: &Fields<'_>) -> Result<Vec<String>> {
             .collect(),
         Some(other) => Err(mismatch("stop", "a string or an array of strings", other)),
     }
+}
+
+/// Reads `tools`, which chats describe one level down, `tool_choice` and `parallel_tool_calls`.
+fn tool_use(fields: &Fields<'_>) -> Result<ToolUse> {
+    let tools = tools::tools(fields, |entry| match entry.required_text("type")? {
+        "function" => {
+            let fields = entry.required_nested("function")?;
+            Ok(Some(Described { fields, schema: "parameters" }))
+        }
+        kind => Err(entry.unsupported_kind("type", "tools", kind)),
+    })?;
+    let choice = tools::choice(fields, &tools, |choice| choice.required_nested("function"))?;
+    let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+    Ok(ToolUse { tools, choice, parallel })
+}
+
+/// Reads `reasoning_effort`, and `enable_thinking` where it stands outside of `chat_template_kwargs`.
+fn reasoning(fields: &Fields<'_>) -> Result<Reasoning> {
+    let asked = effort(fields, "reasoning_effort", effort::OPENAI)?.unwrap_or_default();
+    let enabled = fields.boolean("enable_thinking")?;
+    Ok(match asked.enabled {
+        Some(false) => asked,
+        _ => Reasoning { enabled: enabled.or(asked.enabled), ..asked },
+    })
 }
 
 fn template_variables(fields: &Fields<'_>) -> Result<Map<String, Value>> {
@@ -295,16 +324,13 @@ fn not_supported(name: &str) -> Error {
     unsupported(name, format!("`{name}` is not supported by this server"))
 }
 
-pub(super) fn unsupported(param: &str, message: String) -> Error {
-    Error::new(Code::Unsupported, message).with_param(param)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
+    use crate::error::Code;
     use crate::gateway::script::card;
 
     const NAMES: &[&str] = &[

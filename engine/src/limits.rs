@@ -83,6 +83,8 @@ pub const GRAMMAR_STACK_BYTES: usize = 128 * 1024 * 1024;
 pub const GRAMMAR_COMPILERS_MAX: usize = 2;
 /// Compiled grammars that are kept for requests to come.
 pub const GRAMMARS_MAX: usize = 64;
+/// Lexer states of one row's grammar. Each takes one to two kilobytes, which the row has for itself.
+pub const LEXER_STATES_MAX: usize = 50_000;
 /// Threads that fill token masks.
 pub const MASK_THREADS_MAX: usize = 4;
 /// How often the scheduler posts a snapshot while nothing but token counts changes.

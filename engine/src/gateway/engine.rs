@@ -298,7 +298,7 @@ impl Inner {
         if self.card.capabilities.writes_blocks {
             return Err(self.card.writes_blocks(&param));
         }
-        let reasoning = guidance::reasoning(request, &format, beginning);
+        let reasoning = guidance::reasoning(request, &format, &constraint, beginning);
         let compiled = match reasoning {
             Ok(reasoning) => self.compiled(constraint, reasoning).await,
             Err(error) => Err(error),

@@ -85,6 +85,10 @@ pub const GRAMMAR_COMPILERS_MAX: usize = 2;
 pub const GRAMMARS_MAX: usize = 64;
 /// Lexer states of one row's grammar. Each takes one to two kilobytes, which the row has for itself.
 pub const LEXER_STATES_MAX: usize = 50_000;
+/// Lexer states of a compiled grammar that its rows begin with, beside those that it cannot do without.
+pub const REHEARSAL_STATES_MAX: usize = 5_000;
+/// What compiling may spend on them, in llguidance's fuel: some 100 ms.
+pub const REHEARSAL_FUEL_MAX: usize = 1_000_000;
 /// Threads that fill token masks.
 pub const MASK_THREADS_MAX: usize = 4;
 /// How often the scheduler posts a snapshot while nothing but token counts changes.

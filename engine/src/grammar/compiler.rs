@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use super::constraint::Constraint;
 use super::matcher::{Matcher, brief};
 use super::reasoning::{Reasoning, ReasoningStart};
+use super::rehearsal::rehearsed;
 use super::vocabulary::Vocabulary;
 use crate::error::{Code, Error, Result};
 use crate::limits::{GRAMMAR_STACK_BYTES, GRAMMARS_MAX, LEXER_STATES_MAX};
@@ -198,7 +199,8 @@ fn on_deep_stack(compile: impl FnOnce() -> Result<Grammar> + Send) -> Result<Gra
 fn compile(constraint: &Constraint, vocabulary: &Arc<Vocabulary>) -> Result<Grammar> {
     let refused = |error: &dyn fmt::Display| constraint.refused(&brief(&error.to_string()));
     let parser = vocabulary.factory().create_parser(constraint.source(vocabulary)?);
-    let parser = Parser::new(Ok(parser.map_err(|error| refused(&error))?));
+    let parser = rehearsed(parser.map_err(|error| refused(&error))?);
+    let parser = Parser::new(Ok(parser));
     let mut matcher = Matcher::new(Arc::clone(vocabulary), parser);
     // A grammar without a first token is found out here and not by its rows.
     let first = matcher.mask().map_err(|error| refused(&error.message()))?;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{PADDING, PIECES, byte_level, compile, grammars, text, tokenizer};
+use super::{PADDING, PIECES, byte_level, compile, grammars, text, tokenizer, trees};
 use crate::error::Code;
 use crate::grammar::{Constraint, Grammars, Guide, Matcher, Outcome, Workers};
 use crate::limits::LEXER_STATES_MAX;
@@ -132,13 +132,6 @@ fn where_only_the_empty_answer_matches_a_model_without_stop_tokens_is_refused() 
     let mut matcher = compile(&grammars, &regex("a?")).matcher();
     say(&mut matcher, &grammars, "a");
     assert!(matcher.is_satisfied());
-}
-
-/// All strings of `letters` letters, each `a` or `b`: tokens of which one mask walks a whole tree.
-fn trees(letters: u32) -> Vec<String> {
-    let letter = |bits: u32, place: u32| if bits >> place & 1 == 0 { 'a' } else { 'b' };
-    let word = |bits| (0..letters).map(|place| letter(bits, place)).collect();
-    (0..1 << letters).map(word).collect()
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub(crate) fn grammars(pieces: &[&str]) -> Grammars {
 }
 
 /// Pieces that straddle what a JSON parser tells apart.
-pub(super) const PIECES: &[&str] = &[
+pub(crate) const PIECES: &[&str] = &[
     "{\"",
     "\":",
     "\": ",
@@ -165,6 +165,13 @@ fn printable(byte: u8) -> char {
         0xAD => 0x143,
     };
     char::from_u32(code).unwrap()
+}
+
+/// All strings of `letters` letters, each `a` or `b`: tokens of which one mask walks a whole tree.
+pub(crate) fn trees(letters: u32) -> Vec<String> {
+    let letter = |bits: u32, place: u32| if bits >> place & 1 == 0 { 'a' } else { 'b' };
+    let word = |bits| (0..letters).map(|place| letter(bits, place)).collect();
+    (0..1 << letters).map(word).collect()
 }
 
 pub(crate) fn compile(grammars: &Grammars, constraint: &Constraint) -> Grammar {

@@ -80,6 +80,16 @@ fn the_openai_sdk_hears_responses_streamed_whole_later_and_continued() {
 }
 
 #[test]
+fn a_stream_that_is_cancelled_ends_in_a_word_that_each_sdks_own_types_know() {
+    let told = told_by("cancelled.py", &Server::start(&[]));
+    assert_eq!(told["chat"], json!(["content_filter", true, true]));
+    assert_eq!(told["completion"], json!(["content_filter", true]));
+    assert_eq!(told["message"], json!(["refusal", true, "the request was cancelled"]));
+    let response = json!(["response.incomplete", "incomplete", "content_filter", true]);
+    assert_eq!(told["response"], response);
+}
+
+#[test]
 fn schemathesis_finds_no_answer_that_the_document_does_not_tell() {
     let server = Server::start(&["--max-tokens", "4"]);
     let document = server.url().replace("/v1", "/openapi.json");

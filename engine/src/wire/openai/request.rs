@@ -251,6 +251,8 @@ const CHAT_REFUSALS: &[Refusal] = &[
     ("modalities", goes_beyond_text),
     ("prediction", is_filled),
     ("web_search_options", |_| true),
+    ("moderation", is_filled),
+    ("store", |store| *store == Value::Bool(true)),
     ("adapters", is_filled),
     ("draft_model", names_a_draft),
     ("role_mapping", is_filled),
@@ -279,18 +281,48 @@ fn check_choices(fields: &Fields<'_>) -> Result<()> {
 
 /// Fields that change nothing of the answer, but have a right form.
 fn check_ignored(fields: &Fields<'_>) -> Result<()> {
-    fields.text("user")?;
+    check_hints(fields)?;
+    metadata(fields)?;
+    fields.boolean("store")?;
     fields.integer("num_draft_tokens", 0..=i64::MAX)?;
+    check_verbosity(fields)
+}
+
+/// Texts by which OpenAI's servers tell users, prices and caches apart.
+///
+/// # Errors
+/// `InvalidRequest` when one is no text.
+pub(in crate::wire) fn check_hints(fields: &Fields<'_>) -> Result<()> {
+    let names =
+        ["user", "safety_identifier", "service_tier", "prompt_cache_key", "prompt_cache_retention"];
+    names.into_iter().try_for_each(|name| fields.text(name).map(drop))
+}
+
+/// How long an answer should be: a wish that open models were not taught.
+///
+/// # Errors
+/// `InvalidRequest` when it is none of OpenAI's words.
+pub(in crate::wire) fn check_verbosity(fields: &Fields<'_>) -> Result<()> {
+    match fields.text("verbosity")? {
+        None | Some("low" | "medium" | "high") => Ok(()),
+        Some(_) => Err(fields.unexpected("verbosity", "`low`, `medium` or `high`")),
+    }
+}
+
+/// The `metadata` of a request: texts by names.
+///
+/// # Errors
+/// `InvalidRequest` when it is anything else.
+pub(in crate::wire) fn metadata(fields: &Fields<'_>) -> Result<Map<String, Value>> {
     let Some(metadata) = fields.nested("metadata")? else {
-        return Ok(());
+        return Ok(Map::new());
     };
-    for (key, value) in metadata.object() {
-        if !value.is_string() {
-            let path = metadata.path_of(&shortened(key));
-            return Err(mismatch(&path, "a string", value));
+    for (name, value) in metadata.object() {
+        if !value.is_string() && !value.is_null() {
+            return Err(mismatch(&metadata.path_of(&shortened(name)), "a string", value));
         }
     }
-    Ok(())
+    Ok(metadata.object().clone())
 }
 
 fn is_filled(value: &Value) -> bool {

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::input;
@@ -51,7 +51,7 @@ pub struct Echo {
     instructions: Option<String>,
     max_output_tokens: Option<i64>,
     max_tool_calls: Option<i64>,
-    metadata: Value,
+    metadata: Map<String, Value>,
     parallel_tool_calls: bool,
     previous_response_id: Option<String>,
     prompt_cache_key: Option<String>,
@@ -84,6 +84,7 @@ pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<Respo
     let fields = Fields::of_body(body)?;
     openai::check_model(&fields, card)?;
     refuse(&fields)?;
+    openai::check_hints(&fields)?;
     let structure = text_format(&fields)?;
     let thinking = thinking(&fields)?;
     let top_logprobs = fields.integer("top_logprobs", 0..=TOP_LOGPROBS_MAX as i64)?.unwrap_or(0);
@@ -99,7 +100,7 @@ pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<Respo
         instructions: owned("instructions")?,
         max_output_tokens,
         max_tool_calls: fields.integer("max_tool_calls", 1..=i64::MAX)?,
-        metadata: metadata(&fields)?,
+        metadata: openai::metadata(&fields)?,
         parallel_tool_calls: tools.parallel,
         previous_response_id: owned("previous_response_id")?,
         prompt_cache_key: owned("prompt_cache_key")?,
@@ -164,19 +165,6 @@ fn text_echo(fields: &Fields<'_>) -> Value {
     text
 }
 
-fn metadata(fields: &Fields<'_>) -> Result<Value> {
-    let metadata = fields.nested("metadata")?;
-    let Some(metadata) = metadata else {
-        return Ok(json!({}));
-    };
-    for (name, value) in metadata.object() {
-        if !value.is_string() && !value.is_null() {
-            return Err(mismatch(&metadata.path_of(&shortened(name)), "a string", value));
-        }
-    }
-    Ok(Value::Object(metadata.object().clone()))
-}
-
 // --- what is known and not supported ---
 
 fn refuse(fields: &Fields<'_>) -> Result<()> {
@@ -218,11 +206,7 @@ fn text_format(fields: &Fields<'_>) -> Result<Option<Structure>> {
     let Some(text) = fields.nested("text")? else {
         return Ok(None);
     };
-    if let Some(verbosity) = text.text("verbosity")?
-        && !["low", "medium", "high"].contains(&verbosity)
-    {
-        return Err(text.unexpected("verbosity", "`low`, `medium` or `high`"));
-    }
+    openai::check_verbosity(&text)?;
     let Some(format) = text.nested("format")? else {
         return Ok(None);
     };

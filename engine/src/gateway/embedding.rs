@@ -57,6 +57,7 @@ pub(super) fn rows(
             priority,
             kv_bytes: card.kv.row_bytes(prompt_tokens),
             prompt,
+            boundaries: Vec::new(),
             max_tokens: 0,
             stop_tokens: [].into(),
             sampling: SamplingParams::default(),

@@ -102,7 +102,7 @@ impl Engine {
         inner.check_serving()?;
         inner.card.check_answers()?;
         let place = inner.place_in_queue()?;
-        let Prepared { tokens, beginning } = inner.prepare(&request).await?;
+        let Prepared { tokens, boundaries, beginning } = inner.prepare(&request).await?;
         let (mut spec, placement) = request::row(
             &request,
             tokens,
@@ -110,6 +110,7 @@ impl Engine {
             &inner.scheduler,
             Arc::clone(&inner.stop_tokens),
         )?;
+        spec.boundaries = boundaries;
         spec.grammar = inner.grammar(&request, beginning).await?;
         // `SLIPSTREAM_LANE_DEBUG=1` lets this through.
         tracing::info!(target: PLACEMENT_LOG, id = spec.id, ?placement, "placed");

@@ -19,6 +19,7 @@ use super::request::GenerateRequest;
 use crate::clock::{Clock, Time};
 use crate::error::{Code, Error, Result};
 use crate::output::{AnswerParser, AnswerPart, StopMatcher, TextEnd};
+use crate::prompt_cache::Divergence;
 use crate::sampling::Sampled;
 use crate::scheduler::{self, EventReceiver, Lane, RowEvent, RowUsage};
 use crate::telemetry::RequestMeter;
@@ -77,6 +78,8 @@ pub struct Usage {
     pub prompt_tokens: usize,
     /// Prompt tokens that were not run because a cache had them.
     pub cached_tokens: usize,
+    /// Why not more of them, when a kept prompt was near.
+    pub cache_miss: Option<CacheMiss>,
     /// Tokens generated: up to and with the model's stop token, or the one that completed a stop
     /// string.
     pub generated_tokens: usize,
@@ -90,6 +93,17 @@ pub struct Usage {
     pub first_token_ms: f64,
     /// Milliseconds from the first token to the end.
     pub decode_ms: f64,
+}
+
+/// Where a prompt parts from a kept one that begins alike.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheMiss {
+    /// The index of the first token that differs.
+    pub token_index: usize,
+    /// What the prompt says from there on, the beginning; nothing where it ends.
+    pub prompt: String,
+    /// What the kept one says.
+    pub kept: String,
 }
 
 impl Usage {
@@ -129,6 +143,7 @@ pub struct Generation {
     meter: RequestMeter,
     /// What the row told of its prompt.
     prefill: Prefill,
+    cache_miss: Option<CacheMiss>,
     generated_tokens: usize,
     reasoning_tokens: usize,
     /// Events that are known and not yet told.
@@ -159,6 +174,7 @@ impl Generation {
             stopwatch,
             meter,
             prefill: Prefill::default(),
+            cache_miss: None,
             generated_tokens: 0,
             reasoning_tokens: 0,
             ready: VecDeque::new(),
@@ -204,7 +220,8 @@ impl Generation {
 
     fn take(&mut self, event: RowEvent) -> Result<()> {
         match event {
-            RowEvent::Prefilled { cached_tokens, queue_ms, prefill_ms } => {
+            RowEvent::Prefilled { cached_tokens, queue_ms, prefill_ms, near } => {
+                self.cache_miss = near.map(|near| self.told(&near)).transpose()?;
                 self.prefill = Prefill { cached_tokens, queue_ms, prefill_ms };
                 let queue = Duration::from_secs_f64(queue_ms.max(0.0) / 1e3);
                 let prompt_tokens = self.placement.shape.prompt_tokens;
@@ -216,6 +233,12 @@ impl Generation {
             RowEvent::Finished { reason, usage } => self.finish(reason, &usage),
             RowEvent::Failed(error) => Err(error),
         }
+    }
+
+    fn told(&self, near: &Divergence) -> Result<CacheMiss> {
+        let text = |tokens: &[u32]| self.tokenizer.decode_spelled(tokens);
+        let (prompt, kept) = (text(&near.prompt)?, text(&near.kept)?);
+        Ok(CacheMiss { token_index: near.index, prompt, kept })
     }
 
     fn take_token(&mut self, Sampled { token, logprobs }: Sampled) -> Result<()> {
@@ -350,6 +373,7 @@ impl Generation {
             lane_reasons: self.placement.reason_texts(),
             prompt_tokens: self.placement.shape.prompt_tokens,
             cached_tokens: prefill.cached_tokens,
+            cache_miss: self.cache_miss.clone(),
             generated_tokens,
             reasoning_tokens: self.reasoning_tokens,
             queue_ms: prefill.queue_ms,

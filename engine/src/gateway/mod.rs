@@ -32,7 +32,7 @@ pub use card::{Embeddings, ModelCapabilities, ModelCard};
 pub use driver::RowThread;
 pub use embedding::EmbedRequest;
 pub use engine::{Engine, PLACEMENT_LOG};
-pub use generation::{AnswerEvent, FinishReason, Generation, Usage};
+pub use generation::{AnswerEvent, CacheMiss, FinishReason, Generation, Usage};
 pub use guidance::Structure;
 pub use logprobs::{LogprobEntry, TokenLogprob};
 pub use placement::{Ground, Placement, RequestShape, SerialReason, place};

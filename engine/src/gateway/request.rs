@@ -265,6 +265,7 @@ impl Draft {
             lane_reasons: placement.reason_texts().into(),
             priority: self.priority,
             prompt: self.prompt,
+            boundaries: Vec::new(),
             max_tokens: self.max_tokens,
             kv_bytes: self.kv_bytes,
             stop_tokens,

@@ -142,6 +142,7 @@ async fn play(
         RowEvent::Finished { reason, usage }
     };
     let prefilled = RowEvent::Prefilled {
+        near: None,
         cached_tokens: CACHED_TOKENS,
         queue_ms: QUEUE_MS,
         prefill_ms: PREFILL_MS,

@@ -6,7 +6,7 @@
 //!
 //! One tick:
 //! 1. Rows whose client left are evicted, wherever they are.
-//! 2. The prompt work of [`plan`](plan::plan) runs: rows start, prefill a slice, sample token 0 (or end with
+//! 2. The prompt work of a [`Pass`] runs: rows start, prefill a slice, sample token 0 (or end with
 //!    the vector of their prompt, if they are for one). Token 0 goes out at once (a row that writes in
 //!    blocks has none yet). A row that goes on joins the batch, for which the step in flight is read and
 //!    emitted first.
@@ -33,6 +33,7 @@ mod executor;
 mod pace;
 mod plan;
 mod prefill;
+mod prompts;
 mod publish;
 mod queue;
 mod row;
@@ -45,10 +46,11 @@ use crate::clock::{Clock, Time};
 use crate::config::{ByteCount, SchedulerConfig};
 use crate::error::{Code, Error};
 use crate::mlx::thread::{Activity, Resident};
+use crate::prompt_cache::PromptCache;
 use crate::telemetry::{StepWindow, Totals};
 
 use pace::Pacer;
-use plan::{Move, Occupancy, Projection, View};
+use plan::{Move, Occupancy, Pass, Projection, View};
 use queue::{Queue, RowNumber};
 use rows::{Row, Stage};
 
@@ -75,6 +77,8 @@ pub struct Scheduler<E: Executor> {
     prefilling: VecDeque<Row<E::Solo>>,
     /// In the order of the executor's batch.
     running: Vec<Row<E::Solo>>,
+    /// What rows left behind for later ones.
+    prompts: PromptCache<E::Snapshot>,
     /// Whether a step was dispatched and not read.
     in_flight: bool,
     pacer: Pacer,
@@ -104,6 +108,7 @@ impl<E: Executor> Scheduler<E> {
         let mut scheduler = Self {
             waiting: Queue::new(config.batch_rows_max == 1),
             pacer: Pacer::new(&config),
+            prompts: PromptCache::new(config.prompt_cache_bytes),
             config,
             executor,
             clock,
@@ -152,20 +157,33 @@ impl<E: Executor> Scheduler<E> {
     /// change anything.
     pub fn tick(&mut self) -> Activity {
         self.evict_departed();
-        for step in plan::plan(&self.view()) {
-            match step {
-                Move::Start { row } => self.start(row),
-                Move::Prefill { row, tokens } => self.prefill(row, tokens),
-                Move::FirstToken { row, tokens } => self.first_token(row, tokens),
-                Move::Vector { row, tokens } => self.vector(row, tokens),
-            }
-        }
+        self.run_prompts();
         self.decode();
+        self.make_room();
         if cfg!(debug_assertions) {
             self.check_integrity();
         }
         self.publish_when_due();
         if self.live_rows() == 0 { Activity::Idle } else { Activity::Busy }
+    }
+
+    /// Runs the prompt work of a tick.
+    fn run_prompts(&mut self) {
+        let mut pass = Pass::new(&self.view());
+        loop {
+            let moves = pass.next(&self.view());
+            for step in &moves {
+                match *step {
+                    Move::Start { row } => self.start(row),
+                    Move::Prefill { row, tokens } => self.prefill(row, tokens),
+                    Move::FirstToken { row, tokens } => self.first_token(row, tokens),
+                    Move::Vector { row, tokens } => self.vector(row, tokens),
+                }
+            }
+            if !matches!(moves.last(), Some(Move::Start { .. })) {
+                return;
+            }
+        }
     }
 
     /// Rows that have not ended.
@@ -279,6 +297,7 @@ pub fn over_budget(spec: &RowSpec, budget_bytes: u64) -> Option<Error> {
 impl<E: Executor + 'static> Resident for Scheduler<E>
 where
     E::Solo: 'static,
+    E::Snapshot: 'static,
 {
     fn tick(&mut self) -> Activity {
         Scheduler::tick(self)

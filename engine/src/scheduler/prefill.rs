@@ -14,21 +14,25 @@
 
 use std::time::Duration;
 
+use super::prompts::Prefix;
 use super::queue::RowNumber;
 use super::row::Purpose;
 use super::rows::{Row, Stage};
 use super::{Executor, Scheduler, Yield};
 use crate::clock::Time;
+use crate::prompt_cache::Origin;
 
 impl<E: Executor> Scheduler<E> {
     /// Opens the head of the queue on the device.
     pub(super) fn start(&mut self, number: RowNumber) {
         let head = self.waiting.pop().filter(|row| row.number == number);
         let mut row = head.expect("only the head of the queue is planned to start");
-        match self.executor.open(&row.spec) {
+        let Prefix { snapshot, cached_tokens, near } = self.prefix_of(&row.spec);
+        match self.executor.open(&row.spec, snapshot) {
             Ok(solo) => {
                 let started = self.note_progress();
-                row.stage = Stage::Prefilling { solo, done: 0, started };
+                let boundaries = self.boundaries_to_keep(&row.spec, cached_tokens);
+                row.begin_prefill(solo, (cached_tokens, near), boundaries, started);
                 self.posted_at = None;
                 self.prefilling.push_back(row);
             }
@@ -54,6 +58,9 @@ impl<E: Executor> Scheduler<E> {
                 self.pacer.note_slice(tokens, now.saturating_sub(began));
                 self.totals.prefill_chunks += 1;
                 self.totals.prompt_tokens += tokens as u64;
+                if row.is_at_boundary() {
+                    self.keep_prompt(&row, Origin::Boundary);
+                }
                 self.prefilling.push_back(row);
             }
             Err(error) => {
@@ -83,7 +90,10 @@ impl<E: Executor> Scheduler<E> {
                 let solo = row.begin_decoding(now);
                 row.tell_prefilled(now);
                 match said.and_then(|said| row.take_token(said, now)) {
-                    Some(end) => self.end(row, end),
+                    Some(end) => {
+                        self.keep(&row, self.executor.keep(&solo), Origin::Finished);
+                        self.end(row, end);
+                    }
                     None => self.join(row, solo),
                 }
             }

@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 use crate::error::Error;
 use crate::grammar::Grammar;
+use crate::prompt_cache::Divergence;
 use crate::sampling::{Sampled, SamplingParams};
 
 /// Where a row runs.
@@ -72,6 +73,9 @@ pub struct RowSpec {
     pub priority: Priority,
     /// The prompt's token ids; never empty.
     pub prompt: Vec<u32>,
+    /// After how many of them others may go on otherwise, ascending: the ends of the system part and of the last
+    /// user turn. The row's caches are kept there.
+    pub boundaries: Vec<usize>,
     /// Tokens it may generate: at least 1 for an answer, none for a vector.
     pub max_tokens: usize,
     /// Bytes that its caches take once it generated `max_tokens`, alone and unpadded.
@@ -140,6 +144,8 @@ pub enum RowEvent {
         queue_ms: f64,
         /// Milliseconds from the start of the prefill to token 0.
         prefill_ms: f64,
+        /// Where the prompt parts from the nearest one that was kept, if one is near.
+        near: Option<Divergence>,
     },
     /// One generated token.
     Token(Sampled),

@@ -25,7 +25,7 @@ fn check_alike(told: &Value) {
 
 #[test]
 fn the_openai_sdk_for_node_hears_the_same_streamed_and_whole_and_leaves_no_row_behind() {
-    let server = Server::start(&[]);
+    let server = Server::start(&["--prompt-cache", "off"]);
     let told = told_by("openai.mjs", &server);
     check_alike(&told);
     let usage = &told["whole"]["usage"];
@@ -51,7 +51,7 @@ fn the_openai_sdk_for_node_hears_the_same_streamed_and_whole_and_leaves_no_row_b
 
 #[test]
 fn the_ai_sdk_hears_chats_and_responses_alike_and_leaves_no_row_behind() {
-    let server = Server::start(&[]);
+    let server = Server::start(&["--prompt-cache", "off"]);
     let told = told_by("ai.mjs", &server);
     for (name, told) in told.as_object().unwrap() {
         check_alike(told);

@@ -9,6 +9,7 @@ mod dialects;
 mod embeddings;
 mod ends;
 mod javascript;
+mod kept_prompts;
 mod kv_schemes;
 mod sampling;
 mod structure;

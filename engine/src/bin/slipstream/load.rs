@@ -6,7 +6,9 @@ use std::sync::{Arc, OnceLock};
 use clap::ValueEnum;
 use slipstream_engine::cache::{GROUP_SIZE_DEFAULT, KvQuant, KvScheme, Packing, read_kv_config};
 use slipstream_engine::clock::Clock;
-use slipstream_engine::config::{ByteCount, KvBudget, Levers, Room, SchedulerConfig};
+use slipstream_engine::config::{
+    ByteCount, KvBudget, Levers, PromptCacheCap, Room, SchedulerConfig,
+};
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::gateway::{
     Cuts, Embeddings, ModelCapabilities, ModelCard, RowThread, TextVectors,
@@ -57,9 +59,10 @@ struct KvArguments {
 /// How to serve what is loaded.
 #[derive(Debug, Clone)]
 pub(crate) struct Serving {
-    /// The settings, but for the budget.
+    /// The settings, but for the budgets.
     pub(crate) scheduler: SchedulerConfig,
     pub(crate) kv_budget: KvBudget,
+    pub(crate) prompt_cache: PromptCacheCap,
     pub(crate) max_tokens_default: usize,
     /// What the flags say of sampling.
     pub(crate) sampling: SamplingOverrides,
@@ -214,13 +217,11 @@ fn fuse_gates(dtype: Dtype) {
 impl Serving {
     /// The settings on `device` beside the weights of `loaded`.
     fn on(&self, device: Device, loaded: &Loaded, card: &ModelCard) -> Result<SchedulerConfig> {
-        let room = Room {
-            total_bytes: device.memory_bytes()?,
-            weights_bytes: loaded.weights_bytes,
-            prompt_cache_bytes: 0,
-        };
+        let room =
+            Room { total_bytes: device.memory_bytes()?, weights_bytes: loaded.weights_bytes };
         let kv_budget_bytes = self.kv_budget.resolve(&room, card.smallest_row_bytes())?;
-        Ok(SchedulerConfig { kv_budget_bytes, ..self.scheduler.clone() })
+        let prompt_cache_bytes = self.prompt_cache.resolve(&room, kv_budget_bytes);
+        Ok(SchedulerConfig { kv_budget_bytes, prompt_cache_bytes, ..self.scheduler.clone() })
     }
 }
 

@@ -75,6 +75,7 @@ impl Rig {
             lane_reasons: [].into(),
             priority: Priority::Interactive,
             prompt: (0..self.prompt_tokens).map(|index| token(index) as u32).collect(),
+            boundaries: Vec::new(),
             max_tokens,
             kv_bytes: 0,
             stop_tokens: [].into(),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use slipstream_engine::clock::{Clock, Time, thread_busy};
 use slipstream_engine::error::{Code, Error, Result};
+use slipstream_engine::prompt_cache::Unkept;
 use slipstream_engine::scheduler::{Executor, RowSpec, Said, Sampled, Stepped};
 use slipstream_engine::telemetry::MemorySnapshot;
 use slipstream_engine::tokenizer::Tokenizer;
@@ -105,8 +106,9 @@ impl Reciter {
 
 impl Executor for Reciter {
     type Solo = Line;
+    type Snapshot = Unkept;
 
-    fn open(&mut self, spec: &RowSpec) -> Result<Line> {
+    fn open(&mut self, spec: &RowSpec, _: Option<Unkept>) -> Result<Line> {
         let part = Part::of_seed(spec.sampling.seed.unwrap_or(0));
         Ok(Line(self.tokenizer.encode(&part.text(), false)?.into_iter()))
     }

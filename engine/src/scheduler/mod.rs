@@ -108,7 +108,11 @@ impl<E: Executor> Scheduler<E> {
         let mut scheduler = Self {
             waiting: Queue::new(config.batch_rows_max == 1),
             pacer: Pacer::new(&config),
-            prompts: PromptCache::new(config.prompt_cache_bytes),
+            prompts: PromptCache::new(match executor.yields() {
+                Yield::TokenPerStep => config.prompt_cache_bytes,
+                // Nothing proves yet that a canvas over kept caches is the one over read ones.
+                Yield::Blocks => 0,
+            }),
             config,
             executor,
             clock,

@@ -2,7 +2,6 @@
 //! of the same scheme, which equals mlx-lm's where mlx-lm has one (`goldens/llama.rs`).
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -10,11 +9,12 @@ use serde_json::{Value, json};
 use slipstream_engine::cache::{KvScheme, Packing, TokenShape};
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
-use slipstream_engine::mlx::{Device, Dtype, ops};
+use slipstream_engine::mlx::{Device, Dtype};
 use slipstream_engine::model::{self, LoadOptions, Loaded};
 use slipstream_engine::scheduler::{Board, Lane, MlxExecutor, RowEvent, RowSpec, Scheduler};
 use slipstream_tests::client::Client;
 use slipstream_tests::goldens;
+use slipstream_tests::logits::{self, Logits};
 use slipstream_tests::random::Random;
 use slipstream_tests::script;
 
@@ -34,8 +34,6 @@ struct Answer {
     tokens: Vec<u32>,
     logits: Vec<Vec<f32>>,
 }
-
-type Logits = HashMap<String, Vec<Vec<f32>>>;
 
 fn checkpoint() -> PathBuf {
     goldens::checkpoint("llama-tiny-wide")
@@ -57,15 +55,7 @@ fn scheduler(loaded: Loaded, scheme: &KvScheme) -> (Scheduler<MlxExecutor>, Rc<R
     scheme.check(&loaded.model.token_shapes()).unwrap();
     let mut executor =
         MlxExecutor::new(loaded.model, loaded.weights_bytes).with_kv_scheme(scheme.clone());
-    let seen = Rc::new(RefCell::new(Logits::new()));
-    let filed = Rc::clone(&seen);
-    executor.observe_logits(Box::new(move |rows, logits| {
-        let values = ops::read_f32(logits).unwrap();
-        let vocabulary = values.len() / rows.len();
-        for (row, values) in rows.iter().zip(values.chunks(vocabulary)) {
-            filed.borrow_mut().entry((*row).to_owned()).or_default().push(values.to_vec());
-        }
-    }));
+    let seen = logits::file(&mut executor);
     let config =
         SchedulerConfig { prefill_chunk_tokens: CHUNK_TOKENS, ..SchedulerConfig::default() };
     (Scheduler::new(config, executor, Clock::manual(), Board::new()), seen)

@@ -1,24 +1,22 @@
 //! A row that starts from kept caches has every bit of one that reads its whole prompt, in every kind of cache.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
 
 use slipstream_engine::cache::{KvScheme, Packing};
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
-use slipstream_engine::mlx::{Device, Dtype, ops};
+use slipstream_engine::mlx::{Device, Dtype};
 use slipstream_engine::model::{self, LoadOptions};
 use slipstream_engine::scheduler::{Board, Lane, MlxExecutor, RowSpec, Scheduler};
 use slipstream_tests::client::Client;
 use slipstream_tests::goldens;
+use slipstream_tests::logits::{self, Logits};
 use slipstream_tests::random::Random;
 use slipstream_tests::script;
 
 const CHUNK_TOKENS: usize = 64;
 const ANSWER_TOKENS: usize = 6;
-
-type Logits = HashMap<String, Vec<Vec<f32>>>;
 
 /// What a row said, and the logits that each token was taken from.
 #[derive(Debug, PartialEq)]
@@ -41,15 +39,7 @@ impl Server {
         scheme.check(&loaded.model.token_shapes()).unwrap();
         let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes);
         let mut executor = executor.with_kv_scheme(scheme.clone());
-        let seen = Rc::new(RefCell::new(Logits::new()));
-        let filed = Rc::clone(&seen);
-        executor.observe_logits(Box::new(move |rows, logits| {
-            let values = ops::read_f32(logits).unwrap();
-            let vocabulary = values.len() / rows.len();
-            for (row, values) in rows.iter().zip(values.chunks(vocabulary)) {
-                filed.borrow_mut().entry((*row).to_owned()).or_default().push(values.to_vec());
-            }
-        }));
+        let seen = logits::file(&mut executor);
         let config = SchedulerConfig {
             prefill_chunk_tokens: CHUNK_TOKENS,
             prompt_cache_bytes,

@@ -5,6 +5,8 @@ pub mod client;
 pub mod demo;
 pub mod goldens;
 pub mod grammar;
+#[cfg(feature = "mlx")]
+pub mod logits;
 pub mod random;
 pub mod script;
 pub mod server;

@@ -113,10 +113,8 @@ impl<T: Tensors> Buffers<T> {
     where
         T: 'a,
     {
-        let written = |(solo, width): (&Self, &i32)| {
-            solo.0.as_ref().map(|held| held.map(|columns| columns.slice(0..*width))).transpose()
-        };
-        let rows = solos.zip(widths).map(written).collect::<Result<Vec<_>>>()?;
+        let rows = solos.zip(widths).map(|(solo, width)| solo.columns(*width));
+        let rows = rows.collect::<Result<Vec<_>>>()?;
         Ok(Self(frame::pile(&rows)?))
     }
 

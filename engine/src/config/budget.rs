@@ -1,4 +1,4 @@
-//! How many bytes the KV caches of live rows may take together.
+//! How many bytes the KV caches of live rows and of kept prompts may take.
 
 use std::str::FromStr;
 
@@ -6,13 +6,15 @@ use super::bytes::{ByteCount, parse_bytes};
 use crate::error::{Code, Error, Result};
 use crate::limits::KV_HEADROOM_BYTES;
 
-/// What was asked for (`--kv-budget`).
+/// What was asked for, of the KV budget (`--kv-budget`) or of the part of it in which prompts are kept
+/// (`--prompt-cache`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum KvBudget {
-    /// What the memory leaves; see [`Room::kv_bytes`].
+pub enum ByteBudget {
+    /// What the memory leaves ([`Room::kv_bytes`]); for kept prompts half of the KV budget, or of what that would
+    /// be by itself.
     #[default]
     Auto,
-    /// No bound: only the number of rows is capped.
+    /// No bound: only the number of rows is capped. For kept prompts: none.
     Off,
     /// So many.
     Bytes(u64),
@@ -42,12 +44,12 @@ impl Room {
     }
 }
 
-impl KvBudget {
-    /// The budget in bytes, `None` for no bound, given what the smallest possible row takes.
+impl ByteBudget {
+    /// The KV budget in bytes, `None` for no bound, given what the smallest possible row takes.
     ///
     /// # Errors
     /// `InvalidRequest` with both numbers when not even that row fits.
-    pub fn resolve(self, room: &Room, smallest_row_bytes: u64) -> Result<Option<u64>> {
+    pub fn kv_bytes(self, room: &Room, smallest_row_bytes: u64) -> Result<Option<u64>> {
         let bytes = match self {
             Self::Off => return Ok(None),
             Self::Auto => room.kv_bytes(),
@@ -57,6 +59,15 @@ impl KvBudget {
             return Ok(Some(bytes));
         }
         Err(self.too_small(bytes, smallest_row_bytes, room))
+    }
+
+    /// What kept prompts may take, as far as live rows leave room in a KV budget of `kv_budget_bytes`.
+    pub fn prompt_cache_bytes(self, room: &Room, kv_budget_bytes: Option<u64>) -> u64 {
+        match self {
+            Self::Off => 0,
+            Self::Auto => kv_budget_bytes.unwrap_or_else(|| room.kv_bytes()) / 2,
+            Self::Bytes(bytes) => bytes,
+        }
     }
 
     fn too_small(self, bytes: u64, smallest_row_bytes: u64, room: &Room) -> Error {
@@ -78,56 +89,18 @@ impl KvBudget {
     }
 }
 
-impl FromStr for KvBudget {
+impl FromStr for ByteBudget {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         match text {
             "auto" => Ok(Self::Auto),
             "off" => Ok(Self::Off),
-            other => bytes_of(other).map(Self::Bytes),
+            other => parse_bytes(other).map(Self::Bytes).ok_or_else(|| {
+                "expected `auto`, `off` or bytes such as 4096, 500M, 1.5G or 2Gi".to_owned()
+            }),
         }
     }
-}
-
-/// How many bytes kept prompts may take (`--prompt-cache`), as far as live rows leave room in the KV budget.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PromptCacheCap {
-    /// Half of the KV budget, or of what that would be by itself.
-    #[default]
-    Auto,
-    /// None are kept.
-    Off,
-    /// So many.
-    Bytes(u64),
-}
-
-impl PromptCacheCap {
-    /// The cap in bytes, beside a KV budget of `kv_budget_bytes`.
-    pub fn resolve(self, room: &Room, kv_budget_bytes: Option<u64>) -> u64 {
-        match self {
-            Self::Off => 0,
-            Self::Auto => kv_budget_bytes.unwrap_or_else(|| room.kv_bytes()) / 2,
-            Self::Bytes(bytes) => bytes,
-        }
-    }
-}
-
-impl FromStr for PromptCacheCap {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "off" => Ok(Self::Off),
-            other => bytes_of(other).map(Self::Bytes),
-        }
-    }
-}
-
-fn bytes_of(text: &str) -> std::result::Result<u64, String> {
-    let expected = "expected `auto`, `off` or bytes such as 4096, 500M, 1.5G or 2Gi";
-    parse_bytes(text).ok_or_else(|| expected.to_owned())
 }
 
 #[cfg(test)]
@@ -149,23 +122,23 @@ mod tests {
             ("off", Some(GIB), 0),
             ("3Gi", Some(GIB), 3 * GIB),
         ] {
-            let cap: PromptCacheCap = text.parse().unwrap();
-            assert_eq!(cap.resolve(&room, kv_budget_bytes), expected, "{text}");
+            let cap: ByteBudget = text.parse().unwrap();
+            assert_eq!(cap.prompt_cache_bytes(&room, kv_budget_bytes), expected, "{text}");
         }
-        assert!("much".parse::<PromptCacheCap>().is_err());
+        assert!("much".parse::<ByteBudget>().is_err());
     }
 
     #[test]
     fn auto_is_what_weights_and_headroom_leave_of_three_quarters() {
         assert_eq!(room(32, 8).kv_bytes(), 16 * GIB - KV_HEADROOM_BYTES);
-        let resolved = KvBudget::Auto.resolve(&room(32, 8), GIB);
+        let resolved = ByteBudget::Auto.kv_bytes(&room(32, 8), GIB);
         assert_eq!(resolved.unwrap(), Some(16 * GIB - KV_HEADROOM_BYTES));
     }
 
     #[test]
     fn a_model_as_large_as_the_memory_leaves_nothing() {
         assert_eq!(room(8, 8).kv_bytes(), 0);
-        let error = KvBudget::Auto.resolve(&room(8, 8), 5_000_000).unwrap_err();
+        let error = ByteBudget::Auto.kv_bytes(&room(8, 8), 5_000_000).unwrap_err();
         let expected = "the KV budget is 0 B, and the smallest row of this model takes 5.0 MB: \
             6.4 GB of memory are usable, the weights take 8.6 GB";
         assert_eq!((error.code(), error.message()), (Code::InvalidRequest, expected));
@@ -174,9 +147,9 @@ mod tests {
     #[test]
     fn off_is_no_bound_and_a_number_is_taken_as_it_is_while_a_row_fits() {
         let room = room(1, 8);
-        assert_eq!(KvBudget::Off.resolve(&room, 100).unwrap(), None);
-        assert_eq!(KvBudget::Bytes(100).resolve(&room, 100).unwrap(), Some(100));
-        let error = KvBudget::Bytes(99).resolve(&room, 100).unwrap_err();
+        assert_eq!(ByteBudget::Off.kv_bytes(&room, 100).unwrap(), None);
+        assert_eq!(ByteBudget::Bytes(100).kv_bytes(&room, 100).unwrap(), Some(100));
+        let error = ByteBudget::Bytes(99).kv_bytes(&room, 100).unwrap_err();
         assert!(error.message().contains("99 B") && error.message().contains("100 B"), "{error}");
         assert!(error.hint().is_some_and(|hint| hint.contains("--kv-budget")));
     }
@@ -184,15 +157,15 @@ mod tests {
     #[test]
     fn the_flag_takes_two_words_and_bytes() {
         for (text, budget) in [
-            ("auto", Ok(KvBudget::Auto)),
-            ("off", Ok(KvBudget::Off)),
-            ("2Gi", Ok(KvBudget::Bytes(2 * GIB))),
-            ("0", Ok(KvBudget::Bytes(0))),
+            ("auto", Ok(ByteBudget::Auto)),
+            ("off", Ok(ByteBudget::Off)),
+            ("2Gi", Ok(ByteBudget::Bytes(2 * GIB))),
+            ("0", Ok(ByteBudget::Bytes(0))),
         ] {
             assert_eq!(text.parse(), budget, "{text}");
         }
         for text in ["", "none", "Auto", "-1", "lots"] {
-            assert!(text.parse::<KvBudget>().unwrap_err().contains("`auto`, `off`"), "{text}");
+            assert!(text.parse::<ByteBudget>().unwrap_err().contains("`auto`, `off`"), "{text}");
         }
     }
 }

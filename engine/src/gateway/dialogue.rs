@@ -69,18 +69,20 @@ impl Dialogue {
         }
     }
 
-    /// The prompt of `request`.
+    /// The prompt of `request`. Its boundaries are looked for where it is to be `cut`: each takes the template
+    /// another rendering.
     ///
     /// # Errors
     /// `InvalidRequest` for messages that the template refuses, in its words.
-    pub(super) fn prepare(&self, request: &GenerateRequest) -> Result<Prepared> {
+    pub(super) fn prepare(&self, request: &GenerateRequest, cut: bool) -> Result<Prepared> {
         let plain =
             |tokens| Prepared { tokens, boundaries: Vec::new(), beginning: Beginning::Text };
         match &request.prompt {
             Prompt::Chat { messages } => {
                 let text = self.render(messages, request, true)?;
                 let beginning = self.format.beginning(&text);
-                let ends = self.part_ends(messages, request, &text);
+                let ends = cut.then(|| self.part_ends(messages, request, &text));
+                let ends = ends.unwrap_or_default();
                 // A template writes its special tokens itself.
                 let (tokens, boundaries) = self.tokenizer.encode_with_marks(&text, false, &ends)?;
                 Ok(Prepared { tokens, boundaries, beginning })

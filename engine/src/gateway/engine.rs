@@ -102,7 +102,9 @@ impl Engine {
         inner.check_serving()?;
         inner.card.check_answers()?;
         let place = inner.place_in_queue()?;
-        let Prepared { tokens, boundaries, beginning } = inner.prepare(&request).await?;
+        let keeps_prompts = inner.scheduler.prompt_cache_bytes > 0;
+        let prepared = inner.prepare(&request, keeps_prompts).await?;
+        let Prepared { tokens, boundaries, beginning } = prepared;
         let (mut spec, placement) = request::row(
             &request,
             tokens,
@@ -139,7 +141,7 @@ impl Engine {
     /// # Errors
     /// `InvalidRequest` when the chat template refuses it.
     pub async fn prompt_tokens(&self, request: &GenerateRequest) -> Result<Vec<u32>> {
-        Ok(self.0.prepare(request).await?.tokens)
+        Ok(self.0.prepare(request, false).await?.tokens)
     }
 
     /// The vectors of the texts of `request`, in their order. All texts are held against the model before
@@ -267,19 +269,20 @@ impl Inner {
             let prompt_tokens = row.prompt.len();
             let Embedded { vector, cached_tokens, queue_ms } =
                 embedding::run(&*self.rows, row).await?;
-            let queue = Duration::from_secs_f64(queue_ms.max(0.0) / 1e3);
-            meter.prefilled(prompt_tokens, cached_tokens, queue);
+            meter.prefilled(prompt_tokens, cached_tokens, queue_ms);
             vectors.push(vector);
         }
         Ok(vectors)
     }
 
-    async fn prepare(&self, request: &GenerateRequest) -> Result<Prepared> {
+    /// The prompt of `request`; `cut` says whether its boundaries are looked for.
+    async fn prepare(&self, request: &GenerateRequest, cut: bool) -> Result<Prepared> {
         if request.text_bytes() <= INLINE_TEXT_BYTES_MAX {
-            return self.dialogue.prepare(request);
+            return self.dialogue.prepare(request, cut);
         }
         let (long, dialogue) = (request.clone(), Arc::clone(&self.dialogue));
-        tokio::task::spawn_blocking(move || dialogue.prepare(&long)).await.unwrap_or_else(|panic| {
+        let prepared = tokio::task::spawn_blocking(move || dialogue.prepare(&long, cut)).await;
+        prepared.unwrap_or_else(|panic| {
             let message = format!("failed to tokenize `{}`: {panic}", request.prompt.param());
             Err(Error::new(Code::Internal, message))
         })

@@ -8,7 +8,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
@@ -223,9 +222,8 @@ impl Generation {
             RowEvent::Prefilled { cached_tokens, queue_ms, prefill_ms, near } => {
                 self.cache_miss = near.map(|near| self.told(&near)).transpose()?;
                 self.prefill = Prefill { cached_tokens, queue_ms, prefill_ms };
-                let queue = Duration::from_secs_f64(queue_ms.max(0.0) / 1e3);
                 let prompt_tokens = self.placement.shape.prompt_tokens;
-                self.meter.prefilled(prompt_tokens, cached_tokens, queue);
+                self.meter.prefilled(prompt_tokens, cached_tokens, queue_ms);
                 Ok(())
             }
             RowEvent::Token(sampled) => self.take_token(sampled),

@@ -4,15 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Snapshot;
-use super::trie::{Lookup, Trie};
+use super::trie::{EntryId, Lookup, Trie};
 use crate::clock::Time;
 use crate::error::Result;
 use crate::limits::DIVERGENCE_TOKENS;
 use crate::telemetry::PromptCacheSnapshot;
-
-/// An entry's number, never used twice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EntryId(pub u64);
 
 /// What an entry was kept at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,13 +130,13 @@ impl<S: Snapshot> PromptCache<S> {
             return Ok(Taken::default());
         }
         let Lookup { found, near } = self.trie.look_up(prompt);
-        let near = near.and_then(|(id, shared)| self.divergence(EntryId(id), prompt, shared));
+        let near = near.and_then(|(id, shared)| self.divergence(id, prompt, shared));
         let Some(found) = found else {
             self.counts.misses += 1;
             return Ok(Taken { near, ..Taken::default() });
         };
         let turn = self.next_turn();
-        let Some(entry) = self.entries.get_mut(&EntryId(found.id)) else {
+        let Some(entry) = self.entries.get_mut(&found.id) else {
             return Ok(Taken::default());
         };
         let mut snapshot = entry.snapshot.share();
@@ -162,7 +158,7 @@ impl<S: Snapshot> PromptCache<S> {
             return;
         }
         let (mut hits, mut pinned) = (0, false);
-        if let Some(id) = self.id_of(&tokens)
+        if let Some(id) = self.trie.entry_at(&tokens)
             && let Some(old) = self.remove(id)
         {
             (hits, pinned) = (old.hits, old.pinned);
@@ -172,7 +168,7 @@ impl<S: Snapshot> PromptCache<S> {
         }
         let (id, turn) = (EntryId(self.next_id), self.next_turn());
         self.next_id += 1;
-        self.trie.insert(&tokens, id.0, snapshot.can_trim());
+        self.trie.insert(&tokens, id, snapshot.can_trim());
         let tokens = tokens.into();
         let (kept_at, used_at) = (now, now);
         let entry = Entry { tokens, snapshot, origin, kept_at, used_at, hits, pinned, bytes, turn };
@@ -212,14 +208,9 @@ impl<S: Snapshot> PromptCache<S> {
         self.bytes = 0;
     }
 
-    /// The entry under just these tokens.
-    fn id_of(&self, tokens: &[u32]) -> Option<EntryId> {
-        self.trie.entry_at(tokens).map(EntryId)
-    }
-
     /// Lets go of what an entry under `tokens` that can be trimmed serves as well.
     fn drop_prefixes(&mut self, tokens: &[u32]) {
-        for id in self.trie.prefixes(tokens).into_iter().map(EntryId) {
+        for id in self.trie.prefixes(tokens) {
             if self.entries.get(&id).is_some_and(|entry| !entry.pinned) {
                 self.remove(id);
             }

@@ -13,7 +13,8 @@ mod entries;
 mod tests;
 mod trie;
 
-pub use entries::{Divergence, Entry, EntryId, Origin, PromptCache, Taken};
+pub use entries::{Divergence, Entry, Origin, PromptCache, Taken};
+pub use trie::EntryId;
 
 use crate::error::Result;
 

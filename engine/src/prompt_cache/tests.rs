@@ -235,7 +235,7 @@ fn a_removed_entry_leaves_no_nodes_behind() {
     let mut trie = Trie::new();
     let keys: [&[u32]; 4] = [&[1, 2, 3], &[1, 2], &[1, 2, 4, 5], &[9]];
     for (id, key) in (0..).zip(keys) {
-        trie.insert(key, id, true);
+        trie.insert(key, EntryId(id), true);
     }
     for key in keys {
         trie.remove(key);

@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 
-/// Where an entry is.
-pub(super) type Number = u64;
+/// An entry's number, never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryId(pub u64);
 
 /// The root, which has no edge and is never removed.
 const ROOT: usize = 0;
@@ -32,14 +33,14 @@ struct Node {
 
 #[derive(Debug, Clone, Copy)]
 struct Held {
-    id: Number,
+    id: EntryId,
     can_trim: bool,
 }
 
 /// An entry that serves a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Found {
-    pub(super) id: Number,
+    pub(super) id: EntryId,
     /// Tokens of the prompt that it spares.
     pub(super) usable_tokens: usize,
 }
@@ -51,7 +52,7 @@ pub(super) struct Lookup {
     pub(super) found: Option<Found>,
     /// An entry that goes on behind the tokens that it shares with the prompt, where no other shares more, and
     /// how many these are.
-    pub(super) near: Option<(Number, usize)>,
+    pub(super) near: Option<(EntryId, usize)>,
 }
 
 /// How a prompt ran through the trie.
@@ -70,7 +71,7 @@ impl Trie {
     }
 
     /// Adds `id` under `tokens`, where no entry is.
-    pub(super) fn insert(&mut self, tokens: &[u32], id: Number, can_trim: bool) {
+    pub(super) fn insert(&mut self, tokens: &[u32], id: EntryId, can_trim: bool) {
         let mut node = ROOT;
         let mut rest = tokens;
         loop {
@@ -110,13 +111,13 @@ impl Trie {
     }
 
     /// The entry under just these tokens.
-    pub(super) fn entry_at(&self, tokens: &[u32]) -> Option<Number> {
+    pub(super) fn entry_at(&self, tokens: &[u32]) -> Option<EntryId> {
         let (last, depth) = *self.walk(tokens).passed.last()?;
         self.nodes[last].entry.filter(|_| depth == tokens.len()).map(|held| held.id)
     }
 
     /// The entries under proper prefixes of `tokens`.
-    pub(super) fn prefixes(&self, tokens: &[u32]) -> Vec<Number> {
+    pub(super) fn prefixes(&self, tokens: &[u32]) -> Vec<EntryId> {
         let passed = self.walk(tokens).passed.into_iter();
         let proper = passed.filter(|(_, depth)| *depth < tokens.len());
         proper.filter_map(|(node, _)| self.nodes[node].entry.map(|held| held.id)).collect()
@@ -158,7 +159,7 @@ impl Trie {
     }
 
     /// An entry that goes on where the walk ended.
-    fn near(&self, walk: &Walk) -> Option<Number> {
+    fn near(&self, walk: &Walk) -> Option<EntryId> {
         let (last, _) = *walk.passed.last()?;
         let place =
             walk.stopped_on.or_else(|| self.nodes[last].children.values().min().copied())?;
@@ -171,7 +172,7 @@ impl Trie {
         mut node: usize,
         leads: impl Fn(&Node) -> bool,
         fits: impl Fn(&Held) -> bool,
-    ) -> Option<Number> {
+    ) -> Option<EntryId> {
         loop {
             if let Some(held) = self.nodes[node].entry.filter(&fits) {
                 return Some(held.id);

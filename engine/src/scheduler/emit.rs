@@ -7,7 +7,6 @@ use super::row::FinishReason;
 use super::rows::{End, Row};
 use super::{Executor, Said, Scheduler};
 use crate::error::Error;
-use crate::prompt_cache::Origin;
 
 impl<E: Executor> Scheduler<E> {
     /// Hands each row of the batch its token (or none at all, when no step was in flight) and
@@ -50,7 +49,7 @@ impl<E: Executor> Scheduler<E> {
         }
         while let Some(index) = self.prefilling.iter().position(Row::client_left) {
             let row = self.prefilling.remove(index).expect("the index was just found");
-            self.keep_prompt(&row, Origin::Boundary);
+            self.keep_prompt(&row);
             self.finish(row, FinishReason::Cancelled);
         }
         let cancelled = End::Finished(FinishReason::Cancelled);

@@ -173,9 +173,10 @@ impl<E: Executor> Scheduler<E> {
 
     /// Runs the prompt work of a tick.
     fn run_prompts(&mut self) {
-        let mut pass = Pass::new(&self.view());
+        let mut view = self.view();
+        let mut pass = Pass::new(&view);
         loop {
-            let moves = pass.next(&self.view());
+            let moves = pass.next(&view);
             for step in &moves {
                 match *step {
                     Move::Start { row } => self.start(row),
@@ -187,6 +188,7 @@ impl<E: Executor> Scheduler<E> {
             if !matches!(moves.last(), Some(Move::Start { .. })) {
                 return;
             }
+            view = self.view();
         }
     }
 

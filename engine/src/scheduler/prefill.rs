@@ -14,20 +14,19 @@
 
 use std::time::Duration;
 
-use super::prompts::Prefix;
 use super::queue::RowNumber;
 use super::row::Purpose;
 use super::rows::{Row, Stage};
 use super::{Executor, Scheduler, Yield};
 use crate::clock::Time;
-use crate::prompt_cache::Origin;
+use crate::prompt_cache::{Origin, Taken};
 
 impl<E: Executor> Scheduler<E> {
     /// Opens the head of the queue on the device.
     pub(super) fn start(&mut self, number: RowNumber) {
         let head = self.waiting.pop().filter(|row| row.number == number);
         let mut row = head.expect("only the head of the queue is planned to start");
-        let Prefix { snapshot, cached_tokens, near } = self.prefix_of(&row.spec);
+        let Taken { snapshot, cached_tokens, near } = self.prefix_of(&row.spec);
         match self.executor.open(&row.spec, snapshot) {
             Ok(solo) => {
                 let started = self.note_progress();
@@ -59,7 +58,7 @@ impl<E: Executor> Scheduler<E> {
                 self.totals.prefill_chunks += 1;
                 self.totals.prompt_tokens += tokens as u64;
                 if row.is_at_boundary() {
-                    self.keep_prompt(&row, Origin::Boundary);
+                    self.keep_prompt(&row);
                 }
                 self.prefilling.push_back(row);
             }
@@ -91,7 +90,7 @@ impl<E: Executor> Scheduler<E> {
                 row.tell_prefilled(now);
                 match said.and_then(|said| row.take_token(said, now)) {
                     Some(end) => {
-                        self.keep(&row, self.executor.keep(&solo), Origin::Finished);
+                        self.keep_solo(&row, &solo, Origin::Finished);
                         self.end(row, end);
                     }
                     None => self.join(row, solo),

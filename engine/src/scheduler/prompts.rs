@@ -10,19 +10,12 @@
 use super::row::{Purpose, RowSpec};
 use super::rows::{End, Row, Stage};
 use super::{Executor, Scheduler};
-use crate::prompt_cache::{Divergence, Origin, Snapshot, Taken};
-
-/// What the cache has of a prompt.
-pub(super) struct Prefix<S> {
-    pub(super) snapshot: Option<S>,
-    pub(super) cached_tokens: usize,
-    pub(super) near: Option<Divergence>,
-}
+use crate::prompt_cache::{Origin, Snapshot, Taken};
 
 impl<E: Executor> Scheduler<E> {
     /// The longest kept prefix of a row's prompt. A failure costs time, never the request. The vector of a text
     /// is of all its tokens, read anew.
-    pub(super) fn prefix_of(&mut self, spec: &RowSpec) -> Prefix<E::Snapshot> {
+    pub(super) fn prefix_of(&mut self, spec: &RowSpec) -> Taken<E::Snapshot> {
         let taken = match spec.purpose {
             Purpose::Answer => self.prompts.take(&spec.prompt, self.clock.now()),
             Purpose::Vector { .. } => Ok(Taken::default()),
@@ -31,9 +24,8 @@ impl<E: Executor> Scheduler<E> {
             tracing::error!(%error, "a kept prompt could not be taken");
             Taken::default()
         });
-        let Taken { snapshot, cached_tokens, near } = taken;
-        self.totals.cached_tokens += cached_tokens as u64;
-        Prefix { snapshot, cached_tokens, near }
+        self.totals.cached_tokens += taken.cached_tokens as u64;
+        taken
     }
 
     /// After how many tokens the caches of a row are kept that has `cached_tokens` already. What little is left
@@ -49,14 +41,19 @@ impl<E: Executor> Scheduler<E> {
     }
 
     /// Keeps what a prefilling row has read.
-    pub(super) fn keep_prompt(&mut self, row: &Row<E::Solo>, origin: Origin) {
+    pub(super) fn keep_prompt(&mut self, row: &Row<E::Solo>) {
         if let Stage::Prefilling { solo, .. } = &row.stage
             && row.prefilled_tokens() > 0
             && row.spec.purpose == Purpose::Answer
-            && self.prompts.is_on()
         {
-            let snapshot = self.executor.keep(solo);
-            self.keep(row, snapshot, origin);
+            self.keep_solo(row, solo, Origin::Boundary);
+        }
+    }
+
+    /// Keeps what a row holds that has not joined.
+    pub(super) fn keep_solo(&mut self, row: &Row<E::Solo>, solo: &E::Solo, origin: Origin) {
+        if self.prompts.is_on() {
+            self.keep(row, self.executor.keep(solo), origin);
         }
     }
 
@@ -78,12 +75,7 @@ impl<E: Executor> Scheduler<E> {
     }
 
     /// Puts `snapshot` under the tokens of `row` that it holds.
-    pub(super) fn keep(
-        &mut self,
-        row: &Row<E::Solo>,
-        snapshot: Option<E::Snapshot>,
-        origin: Origin,
-    ) {
+    fn keep(&mut self, row: &Row<E::Solo>, snapshot: Option<E::Snapshot>, origin: Origin) {
         let Some(snapshot) = snapshot else { return };
         let tokens = row.tokens(snapshot.tokens());
         self.prompts.put(tokens, snapshot, origin, self.clock.now());
@@ -91,11 +83,12 @@ impl<E: Executor> Scheduler<E> {
 
     /// Has the prompt cache give up what the live rows take of the KV budget.
     pub(super) fn make_room(&mut self) {
-        let Some(budget_bytes) = self.config.kv_budget_bytes else { return };
+        let Some(budget_bytes) = self.config.kv_budget_bytes.filter(|_| self.prompts.bytes() > 0)
+        else {
+            return;
+        };
         let free_bytes = budget_bytes.saturating_sub(self.live_kv_bytes());
-        if self.prompts.bytes() > free_bytes {
-            self.prompts.trim_to(free_bytes);
-        }
+        self.prompts.trim_to(free_bytes);
     }
 
     /// KV bytes of prefilling and running rows.

@@ -9,7 +9,6 @@
 //! counted once in `requests`, under its end.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -228,11 +227,11 @@ pub struct RequestMeter {
 
 impl RequestMeter {
     /// Notes that its prompt of `prompt_tokens` was read, of which a cache had `cached_tokens`, after
-    /// `queue` in the queue.
-    pub fn prefilled(&self, prompt_tokens: usize, cached_tokens: usize, queue: Duration) {
+    /// `queue_ms` milliseconds in the queue.
+    pub fn prefilled(&self, prompt_tokens: usize, cached_tokens: usize, queue_ms: f64) {
         self.prompt_tokens.inc_by(prompt_tokens as u64);
         self.cached_prompt_tokens.inc_by(cached_tokens as u64);
-        self.queue_seconds.observe(queue.as_secs_f64());
+        self.queue_seconds.observe(queue_ms.max(0.0) / 1e3);
     }
 
     /// Notes a token that came at `now`.
@@ -271,6 +270,8 @@ impl Drop for RequestMeter {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
@@ -286,7 +287,7 @@ mod tests {
     fn a_request_counts_its_tokens_times_and_its_one_end() {
         let meters = Meters::new("lab/m");
         let mut meter = meters.request("serial", "opencode", 10 * MS);
-        meter.prefilled(7, 3, 4 * MS);
+        meter.prefilled(7, 3, 4.0);
         meter.token(30 * MS);
         meter.token(32 * MS);
         meter.ended("stop", 3);

@@ -1,7 +1,6 @@
 //! Plays a golden's cases: rows that start, join and leave as in the oracle's run: every token id and every logit.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -12,10 +11,11 @@ use serde_json::Value;
 use slipstream_engine::cache::{KvScheme, Packing, TokenShape, read_kv_config};
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
-use slipstream_engine::mlx::{Device, Dtype, ops};
+use slipstream_engine::mlx::{Device, Dtype};
 use slipstream_engine::model::{self, LoadOptions};
 use slipstream_engine::scheduler::{Board, FinishReason, Lane, MlxExecutor, RowSpec, Scheduler};
 use slipstream_tests::client::Client;
+use slipstream_tests::logits::{self, Logits};
 use slipstream_tests::script;
 
 #[derive(Deserialize)]
@@ -50,9 +50,6 @@ struct Start {
     after_row: usize,
     after_tokens: usize,
 }
-
-/// Logits per row id, one vector per token, as f32 (exact for the half types).
-type Logits = HashMap<String, Vec<Vec<f32>>>;
 
 /// How near a logit must be.
 #[derive(Clone, Copy)]
@@ -89,8 +86,7 @@ pub(super) fn check(checkpoint: &str, suffix: &str, dtype: Dtype, tolerance: Tol
 
 /// Runs the case through the scheduler that serves, and checks its tokens and ends.
 fn replay(case: &Case, directory: &Path, dtype: Dtype) -> Logits {
-    let seen = Rc::new(RefCell::new(Logits::new()));
-    let mut scheduler = scheduler(case, directory, dtype, Rc::clone(&seen));
+    let (mut scheduler, seen) = scheduler(case, directory, dtype);
     let mut clients: Vec<Option<Client>> = case.rows.iter().map(|_| None).collect();
     while clients.iter().any(|client| client.as_ref().is_none_or(|client| client.end().is_none())) {
         for (index, row) in case.rows.iter().enumerate() {
@@ -113,24 +109,17 @@ fn scheduler(
     case: &Case,
     directory: &Path,
     dtype: Dtype,
-    seen: Rc<RefCell<Logits>>,
-) -> Scheduler<MlxExecutor> {
+) -> (Scheduler<MlxExecutor>, Rc<RefCell<Logits>>) {
     let back_end = Device::cpu().back_end();
     let loaded = model::load(directory, LoadOptions { dtype: Some(dtype), back_end }).unwrap();
     let scheme = kv_scheme(&case.kv, &loaded.model.token_shapes());
     let mut executor = MlxExecutor::new(loaded.model, loaded.weights_bytes).with_kv_scheme(scheme);
-    executor.observe_logits(Box::new(move |rows, logits| {
-        let values = ops::read_f32(logits).unwrap();
-        let vocabulary = values.len() / rows.len();
-        for (row, values) in rows.iter().zip(values.chunks(vocabulary)) {
-            seen.borrow_mut().entry((*row).to_owned()).or_default().push(values.to_vec());
-        }
-    }));
+    let seen = logits::file(&mut executor);
     let config = SchedulerConfig {
         prefill_chunk_tokens: case.prefill_chunk_tokens,
         ..SchedulerConfig::default()
     };
-    Scheduler::new(config, executor, Clock::manual(), Board::new())
+    (Scheduler::new(config, executor, Clock::manual(), Board::new()), seen)
 }
 
 fn kv_scheme(kv: &Value, layers: &[Option<TokenShape>]) -> KvScheme {

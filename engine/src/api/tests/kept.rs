@@ -17,7 +17,9 @@ fn text(tokenizer: &Tokenizer, tokens: &[u32]) -> String {
 
 /// The prompt's texts up to each boundary.
 async fn parts(path: &str, body: &Value) -> Vec<String> {
-    let server = Server::start(ScriptedRows::new(|_| says("hello"))).await;
+    let scheduler = SchedulerConfig { prompt_cache_bytes: 1 << 20, ..SchedulerConfig::default() };
+    let rows = ScriptedRows::new(|_| says("hello"));
+    let server = Server::start_scheduling(rows, ServeConfig::default(), scheduler).await;
     let answer = server.client.post(path, body).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     let spec = server.rows.specs().remove(0);

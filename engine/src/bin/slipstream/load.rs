@@ -6,9 +6,7 @@ use std::sync::{Arc, OnceLock};
 use clap::ValueEnum;
 use slipstream_engine::cache::{GROUP_SIZE_DEFAULT, KvQuant, KvScheme, Packing, read_kv_config};
 use slipstream_engine::clock::Clock;
-use slipstream_engine::config::{
-    ByteCount, KvBudget, Levers, PromptCacheCap, Room, SchedulerConfig,
-};
+use slipstream_engine::config::{ByteBudget, ByteCount, Levers, Room, SchedulerConfig};
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::gateway::{
     Cuts, Embeddings, ModelCapabilities, ModelCard, RowThread, TextVectors,
@@ -61,8 +59,8 @@ struct KvArguments {
 pub(crate) struct Serving {
     /// The settings, but for the budgets.
     pub(crate) scheduler: SchedulerConfig,
-    pub(crate) kv_budget: KvBudget,
-    pub(crate) prompt_cache: PromptCacheCap,
+    pub(crate) kv_budget: ByteBudget,
+    pub(crate) prompt_cache: ByteBudget,
     pub(crate) max_tokens_default: usize,
     /// What the flags say of sampling.
     pub(crate) sampling: SamplingOverrides,
@@ -219,8 +217,8 @@ impl Serving {
     fn on(&self, device: Device, loaded: &Loaded, card: &ModelCard) -> Result<SchedulerConfig> {
         let room =
             Room { total_bytes: device.memory_bytes()?, weights_bytes: loaded.weights_bytes };
-        let kv_budget_bytes = self.kv_budget.resolve(&room, card.smallest_row_bytes())?;
-        let prompt_cache_bytes = self.prompt_cache.resolve(&room, kv_budget_bytes);
+        let kv_budget_bytes = self.kv_budget.kv_bytes(&room, card.smallest_row_bytes())?;
+        let prompt_cache_bytes = self.prompt_cache.prompt_cache_bytes(&room, kv_budget_bytes);
         Ok(SchedulerConfig { kv_budget_bytes, prompt_cache_bytes, ..self.scheduler.clone() })
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use slipstream_engine::api;
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::{
-    ApiKey, ByteCount, KeepAlive, KvBudget, Levers, PromptCacheCap, SchedulerConfig, ServeConfig,
+    ApiKey, ByteBudget, ByteCount, KeepAlive, Levers, SchedulerConfig, ServeConfig,
 };
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::gateway::{Engine, ModelCard, PLACEMENT_LOG};
@@ -57,11 +57,11 @@ pub(crate) struct Arguments {
     /// Memory for the KV caches of live rows: bytes (500M, 1.5G, 2Gi), `auto` (what the model and
     /// the system leave) or `off`. Requests wait until theirs fit.
     #[arg(long, value_name = "BYTES", default_value = "auto")]
-    kv_budget: KvBudget,
+    kv_budget: ByteBudget,
     /// Memory of the KV budget in which prompts are kept for later ones that begin alike, as far as live rows
     /// leave it: bytes, `auto` (half of it) or `off`.
     #[arg(long, value_name = "BYTES", default_value = "auto")]
-    prompt_cache: PromptCacheCap,
+    prompt_cache: ByteBudget,
     /// Tokens of an answer at most when a request does not say. Each row reserves memory for all
     /// the tokens that it may generate.
     #[arg(long, value_name = "TOKENS", default_value_t = limits::ANSWER_TOKENS_DEFAULT as u32,

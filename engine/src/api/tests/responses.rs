@@ -61,7 +61,8 @@ async fn a_conversation_goes_on_from_the_response_before_and_branches_there() {
 #[tokio::test]
 async fn a_stored_response_can_be_read_and_deleted_once() {
     let server = Server::start(ScriptedRows::new(|_| says("yes"))).await;
-    let made = ask(&server, json!({"input": "a", "metadata": {"k": "v"}})).await;
+    let made =
+        ask(&server, json!({"input": "a", "metadata": {"k": "v"}, "temperature": 0.7})).await;
     let path = format!("{RESPONSES}/{}", made["id"].as_str().unwrap());
     assert_eq!(server.client.get(&path).await.json(), made);
     let deleted = server.client.ask("DELETE", &path, "", "").await;

@@ -166,10 +166,11 @@ impl Part {
         Self::ReasoningText { text: String::new() }
     }
 
-    pub(super) fn logprobs(&self) -> &[TokenEntry] {
+    /// What is known of its tokens, where that has a place.
+    pub(super) fn logprobs(&self) -> Option<&[TokenEntry]> {
         match self {
-            Self::OutputText { logprobs, .. } => logprobs,
-            Self::ReasoningText { .. } => &[],
+            Self::OutputText { logprobs, .. } => Some(logprobs),
+            Self::ReasoningText { .. } => None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The order of events, and what requests become.
 
 use proptest::prelude::*;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{Past, ResponseRequest, ResponseTeller, response};
 use crate::error::{Code, Error, Result};
@@ -9,8 +9,8 @@ use crate::gateway::script::card;
 use crate::gateway::{FinishReason, Prompt, Reasoning, ReasoningEffort, Structure, ToolChoice};
 use crate::grammar::Constraint;
 use crate::output::AnswerPart;
-use crate::wire::Frame;
 use crate::wire::answers::{Answer, any_answer, data, ending};
+use crate::wire::{Frame, Teller};
 
 /// One response, `resp_1`, of one item, `msg_1`.
 struct OneResponse;
@@ -134,19 +134,11 @@ fn take(open: &mut Open, kind: &str, event: &Value) {
     }
 }
 
-/// What an output says: its reasoning, its text and its calls, without ids.
-fn said(output: &Value) -> (String, String, Vec<Value>) {
-    let items = output.as_array().unwrap();
-    let joined = |kind: &str| -> String {
-        let texts = items.iter().filter(|item| item["type"] == kind);
-        texts.filter_map(|item| item["content"][0]["text"].as_str()).collect()
-    };
-    let calls = items.iter().filter(|item| item["type"] == "function_call").map(|call| {
-        let mut call: Map<String, Value> = call.as_object().unwrap().clone();
-        call.shift_remove("id");
-        Value::Object(call)
-    });
-    (joined("reasoning"), joined("message"), calls.collect())
+/// The items of an output without their ids, which are random.
+fn nameless(output: &Value) -> Vec<Value> {
+    let mut items = output.as_array().unwrap().clone();
+    items.iter_mut().for_each(|item| item["id"] = Value::Null);
+    items
 }
 
 proptest! {
@@ -158,7 +150,7 @@ proptest! {
         let response = &end["response"];
         match answer.whole(&mut teller()) {
             Some(whole) => {
-                prop_assert_eq!(said(&response["output"]), said(&whole["output"]));
+                prop_assert_eq!(nameless(&response["output"]), nameless(&whole["output"]));
                 for name in ["status", "incomplete_details", "usage", "error", "timings", "id"] {
                     prop_assert_eq!(&response[name], &whole[name], "{}", name);
                 }
@@ -319,6 +311,32 @@ fn an_answer_is_a_part_of_the_conversation_that_goes_on() {
                 },
             ])
         );
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_kept_conversation_is_what_it_is_when_the_output_is_sent_back(answer in any_answer()) {
+        let mut teller = teller();
+        let (end, _) = told(&answer.streamed(&mut teller));
+        let mut input = vec![json!({"role": "user", "content": "hi"})];
+        let before = conversation(json!({"input": input}));
+        let output = end["response"]["output"].as_array().unwrap();
+        let is_cut =
+            |item: &Value| item["type"] == "function_call" && item["status"] == "incomplete";
+        input.extend(output.iter().filter(|item| !is_cut(item)).cloned());
+        let continued = teller.continued(before.as_array().unwrap().clone());
+        prop_assert_eq!(Value::from(continued), conversation(json!({"input": input})));
+    }
+}
+
+#[test]
+fn numbers_are_the_same_however_a_response_travels() {
+    let echo = read(json!({"temperature": 0.7, "top_p": 0.9})).unwrap().echo;
+    let mut teller = ResponseTeller::new("resp_9".to_owned(), 77, "lab/bytes".to_owned(), echo);
+    for frame in teller.opening() {
+        let response = &data(&frame)["response"];
+        assert_eq!((&response["temperature"], &response["top_p"]), (&json!(0.7), &json!(0.9)));
     }
 }
 

@@ -170,7 +170,7 @@ fn tool_use(fields: &Fields<'_>) -> Result<ToolUse> {
     let tools = tools::tools(fields, |entry| match entry.required_text("type")? {
         "function" => {
             let fields = entry.required_nested("function")?;
-            Ok(Some(Described { fields, schema: "parameters" }))
+            Ok(Some(Described { fields, schema: "parameters", namespace: None }))
         }
         kind => Err(entry.unsupported_kind("type", "tools", kind)),
     })?;

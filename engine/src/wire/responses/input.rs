@@ -8,6 +8,7 @@ use crate::wire::Fields;
 use crate::wire::contents::{Kind, texts};
 use crate::wire::conversation::Conversation;
 use crate::wire::fields::{mismatch, shortened};
+use crate::wire::tools::joined;
 
 /// Parts of a tool's result.
 const TEXTS: &[Kind] = &[("input_text", "text"), ("output_text", "text"), ("text", "text")];
@@ -55,9 +56,10 @@ fn item(
         ("message", _) => message(conversation, fields),
         ("reasoning", _) => reasoning(conversation, fields),
         ("function_call", _) => {
-            let (id, name) = (fields.required_text("call_id")?, fields.required_text("name")?);
+            let name = joined(fields.text("namespace")?, fields.required_text("name")?);
             fields.required_text("arguments")?;
-            conversation.call(Some(id), name, fields.required("arguments")?);
+            let id = fields.required_text("call_id")?;
+            conversation.call(Some(id), &name, fields.required("arguments")?);
             Ok(())
         }
         ("function_call_output", _) => {

@@ -41,6 +41,9 @@ pub enum Item {
         call_id: String,
         /// The function.
         name: String,
+        /// The namespace that it is in.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        namespace: Option<String>,
         /// The text of a JSON object.
         arguments: String,
     },

@@ -18,7 +18,7 @@ use crate::gateway::{FinishReason, LogprobEntry, Usage};
 use crate::output::AnswerPart;
 use crate::wire::conversation::Conversation;
 use crate::wire::timings::Timings;
-use crate::wire::{Ending, Frame, Teller};
+use crate::wire::{Ending, Frame, Teller, tools};
 
 /// A response, whole or on its way.
 #[derive(Debug, Clone, Serialize)]
@@ -205,9 +205,15 @@ impl ResponseTeller {
                 Item::Reasoning { .. } => conversation.think(item.text()),
                 Item::Message { .. } => conversation.answer(item.text()),
                 Item::FunctionCall {
-                    status: Status::Completed, call_id, name, arguments, ..
+                    status: Status::Completed,
+                    call_id,
+                    name,
+                    namespace,
+                    arguments,
+                    ..
                 } => {
-                    conversation.call(Some(call_id), name, &arguments.as_str().into());
+                    let name = tools::joined(namespace.as_deref(), name);
+                    conversation.call(Some(call_id), &name, &arguments.as_str().into());
                 }
                 // Nobody can have run it.
                 Item::FunctionCall { .. } => {}
@@ -240,16 +246,14 @@ impl ResponseTeller {
                 events.extend(self.say("response.output_text.delta", text));
                 events
             }
-            AnswerPart::ToolCallStarted { id: call_id, name, .. } => self.enter(
-                |_| false,
-                || Item::FunctionCall {
-                    id: new_id("fc"),
-                    status: Status::InProgress,
-                    call_id,
-                    name,
-                    arguments: String::new(),
-                },
-            ),
+            AnswerPart::ToolCallStarted { id: call_id, name, .. } => {
+                let own = self.response.echo.namespaced(&name);
+                let own = own.map(|(namespace, name)| (Some(namespace.into()), name.into()));
+                let (namespace, name) = own.unwrap_or((None, name));
+                let (id, status, arguments) = (new_id("fc"), Status::InProgress, String::new());
+                let call = Item::FunctionCall { id, status, call_id, name, namespace, arguments };
+                self.enter(|_| false, || call)
+            }
             AnswerPart::ToolCallArguments { json, .. } => {
                 self.say("response.function_call_arguments.delta", json).into_iter().collect()
             }

@@ -15,7 +15,7 @@ use crate::sampling::SamplingParams;
 use crate::wire::conversation::Conversation;
 use crate::wire::effort::{self, effort};
 use crate::wire::fields::{mismatch, shortened, unsupported};
-use crate::wire::tools::Described;
+use crate::wire::tools::{Described, Namespace};
 use crate::wire::{Fields, openai, tools};
 
 /// What earlier responses left.
@@ -68,6 +68,19 @@ pub struct Echo {
     top_p: f32,
     truncation: &'static str,
     user: Option<String>,
+}
+
+impl Echo {
+    /// The namespace and the name there of the tool that the model calls `name`, if it is in any.
+    pub(super) fn namespaced(&self, name: &str) -> Option<(&str, &str)> {
+        self.tools.as_array()?.iter().find_map(|entry| {
+            let (namespace, functions) = (entry["name"].as_str()?, entry["tools"].as_array()?);
+            let mut names = functions.iter().filter_map(|function| function["name"].as_str());
+            names.find_map(|own| {
+                (tools::joined(Some(namespace), own) == name).then_some((namespace, own))
+            })
+        })
+    }
 }
 
 #[derive(Debug, Clone, Default, Serialize)]
@@ -264,15 +277,35 @@ const HOSTED_TOOLS: [&str; 8] = [
 fn tool_use(fields: &Fields<'_>) -> Result<(ToolUse, Vec<String>)> {
     let mut warnings = Vec::new();
     let tools = tools::tools(fields, |entry| match entry.required_text("type")? {
-        "function" => Ok(Some(Described { fields: entry, schema: "parameters" })),
+        "function" => Ok(vec![Described { fields: entry, schema: "parameters", namespace: None }]),
+        "namespace" => namespaced(&entry),
         kind if HOSTED_TOOLS.iter().any(|hosted| kind.starts_with(hosted)) => {
             let (path, kind) = (entry.path_of("type"), shortened(kind));
             warnings.push(format!("{path}: {kind} is left out, nothing here runs it"));
-            Ok(None)
+            Ok(Vec::new())
         }
         kind => Err(entry.unsupported_kind("type", "tools", kind)),
     })?;
     let choice = tools::choice(fields, &tools, Ok)?;
     let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
     Ok((ToolUse { tools, choice, parallel }, warnings))
+}
+
+/// The functions of a namespace, the first of which tells what all are for.
+fn namespaced<'a>(entry: &Fields<'a>) -> Result<Vec<Described<'a>>> {
+    let name = entry.required_text("name")?;
+    let mut description = entry.text("description")?;
+    entry.required("tools")?;
+    let functions = entry.array("tools")?.unwrap_or_default().iter().enumerate();
+    let described = functions.map(|(index, function)| {
+        let fields = Fields::at(format!("{}[{index}]", entry.path_of("tools")), function)?;
+        match fields.required_text("type")? {
+            "function" => {
+                let namespace = Some(Namespace { name, description: description.take() });
+                Ok(Described { fields, schema: "parameters", namespace })
+            }
+            kind => Err(fields.unsupported_kind("type", "tools", kind)),
+        }
+    });
+    described.collect()
 }

@@ -331,6 +331,67 @@ proptest! {
 }
 
 #[test]
+fn a_tool_in_a_namespace_is_one_name_to_the_model_and_two_to_the_client() {
+    let function =
+        |name: &str| json!({"type": "function", "name": name, "description": "Does it."});
+    let tools = json!([
+        {"type": "namespace", "name": "mcp__cal__", "description": "Plan.", "tools": [
+            function("_make"), function("_list"),
+        ]},
+        {"type": "namespace", "name": "crm", "description": "", "tools": [function("find")]},
+        function("look"),
+    ]);
+    let called = json!({"type": "function_call", "call_id": "c1", "namespace": "crm", "name": "find", "arguments": "{}"});
+    let request = read(json!({
+        "input": [called], "tools": tools,
+        "tool_choice": {"type": "function", "namespace": "crm", "name": "find"},
+    }));
+    let request = request.unwrap();
+    assert_eq!(request.conversation[0]["tool_calls"][0]["function"]["name"], "crm__find");
+    assert_eq!(request.generate.tools.choice, ToolChoice::Named("crm__find".to_owned()));
+    let told: Vec<_> = request.generate.tools.tools.iter().collect();
+    let told = told.iter().map(|tool| (tool.name.as_str(), tool.description.as_deref().unwrap()));
+    let names = ["mcp__cal___make", "mcp__cal___list", "crm__find", "look"];
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        names
+            .into_iter()
+            .zip(["Plan.\n\nDoes it.", "Does it.", "Does it.", "Does it."])
+            .collect::<Vec<_>>()
+    );
+    let own = [("mcp__cal__", "_make"), ("mcp__cal__", "_list"), ("crm", "find")];
+    let own = own.map(|(namespace, name)| (json!(namespace), json!(name)));
+    for (name, own) in names.into_iter().zip(own.into_iter().chain([(Value::Null, json!("look"))]))
+    {
+        let mut teller =
+            ResponseTeller::new("resp_9".to_owned(), 7, String::new(), request.echo.clone());
+        let (index, id) = (0, "c".to_owned());
+        teller.fold(AnswerPart::ToolCallStarted { index, id, name: name.to_owned() });
+        teller.fold(AnswerPart::ToolCallEnded { index });
+        let item = serde_json::to_value(&teller.response().output()[0]).unwrap();
+        assert_eq!((item["namespace"].clone(), item["name"].clone()), own);
+        assert_eq!(teller.continued(Vec::new())[0]["tool_calls"][0]["function"]["name"], name);
+    }
+    for (tools, param) in [
+        (json!([{"type": "namespace", "name": "n"}]), "tools[0].tools"),
+        (
+            json!([{"type": "namespace", "name": "n", "tools": [{"type": "function"}]}]),
+            "tools[0].tools[0].name",
+        ),
+        (
+            json!([{"type": "namespace", "name": "n", "tools": [{"type": "custom"}]}]),
+            "tools[0].tools[0].type",
+        ),
+        (
+            json!([{"type": "namespace", "name": "n", "tools": [function("a")]}, function("n__a")]),
+            "tools[1].name",
+        ),
+    ] {
+        assert_eq!(read(json!({"tools": tools})).unwrap_err().param(), Some(param), "{tools}");
+    }
+}
+
+#[test]
 fn numbers_are_the_same_however_a_response_travels() {
     let echo = read(json!({"temperature": 0.7, "top_p": 0.9})).unwrap().echo;
     let mut teller = ResponseTeller::new("resp_9".to_owned(), 77, "lab/bytes".to_owned(), echo);

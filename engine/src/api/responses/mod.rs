@@ -24,6 +24,9 @@ use self::keep::Keeping;
 
 pub(super) use store::ResponseStore;
 
+/// Clients refuse answers with a hundred headers.
+const WARNINGS_MAX: usize = 16;
+
 /// What was left out of a request, one header each.
 pub(super) const WARNING: HeaderName = HeaderName::from_static("x-slipstream-warning");
 
@@ -42,7 +45,7 @@ pub(super) async fn create(
     let teller = ResponseTeller::new(id, clock::unix_seconds(), model, request.echo);
     let keeping = Keeping::new(teller, Arc::clone(responses), owner, request.conversation);
     let mut response = answer::respond(engine.clone(), manner, keeping, generation).await?;
-    for warning in &request.warnings {
+    for warning in request.warnings.iter().take(WARNINGS_MAX) {
         if let Ok(warning) = HeaderValue::from_str(warning) {
             response.headers_mut().append(WARNING, warning);
         }

@@ -124,4 +124,8 @@ async fn what_was_left_out_of_a_request_is_told_in_a_header() {
     let answer = server.client.post(RESPONSES, &body).await;
     let warning = "tools[0].type: web_search_preview is left out, nothing here runs it";
     assert_eq!((answer.status, answer.header("x-slipstream-warning")), (200, Some(warning)));
+    // As many as clients read, and no more.
+    let body = json!({"input": "a", "tools": vec![json!({"type": "web_search"}); 200]});
+    let answer = server.client.post(RESPONSES, &body).await;
+    assert_eq!(answer.headers("x-slipstream-warning").count(), 16);
 }

@@ -1,5 +1,7 @@
 //! What a response consists of.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
 use crate::gateway::LogprobEntry;
@@ -19,6 +21,9 @@ pub enum Item {
         summary: [(); 0],
         /// At most one part.
         content: Vec<Part>,
+        /// The content once more, if that was asked for: clients send it back who send no content.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        encrypted_content: Option<String>,
     },
     /// The model speaks.
     Message {
@@ -92,6 +97,19 @@ pub enum Part {
     },
 }
 
+/// What sealed thinking begins with.
+const SEAL: &str = "slipstream:";
+
+/// `thinking` for clients to keep unread. It is no secret: they were told it.
+fn sealed(thinking: &str) -> String {
+    SEAL.to_owned() + &STANDARD.encode(thinking)
+}
+
+/// The thinking that was sealed here, if it was.
+pub(super) fn unsealed(content: &str) -> Option<String> {
+    String::from_utf8(STANDARD.decode(content.strip_prefix(SEAL)?).ok()?).ok()
+}
+
 impl Item {
     /// Its id.
     pub fn id(&self) -> &str {
@@ -146,6 +164,13 @@ impl Item {
             && let Some(Part::OutputText { logprobs, .. }) = content.first_mut()
         {
             logprobs.extend_from_slice(entries);
+        }
+    }
+
+    /// Seals what it holds, if it is thinking.
+    pub(super) fn seal(&mut self) {
+        if let Self::Reasoning { content, encrypted_content, .. } = self {
+            *encrypted_content = content.first().map(|part| sealed(part.text()));
         }
     }
 

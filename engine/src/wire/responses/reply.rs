@@ -229,7 +229,13 @@ impl ResponseTeller {
                     |item| matches!(item, Item::Reasoning { .. }),
                     || {
                         let (id, content) = (new_id("rs"), vec![Part::reasoning_text()]);
-                        Item::Reasoning { id, status: Status::InProgress, summary: [], content }
+                        Item::Reasoning {
+                            id,
+                            status: Status::InProgress,
+                            summary: [],
+                            content,
+                            encrypted_content: None,
+                        }
                     },
                 );
                 events.extend(self.say("response.reasoning_text.delta", text));
@@ -308,6 +314,9 @@ impl ResponseTeller {
         };
         self.open = false;
         item.set_status(status);
+        if self.response.echo.seals_reasoning {
+            item.seal();
+        }
         if status != Status::Completed && matches!(item, Item::FunctionCall { .. }) {
             return Vec::new();
         }

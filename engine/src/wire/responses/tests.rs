@@ -80,6 +80,9 @@ fn told(frames: &[Frame]) -> (Value, Vec<Value>) {
                         item[name] = event["item"][name].clone();
                     }
                 }
+                if let Some(sealed) = event["item"].get("encrypted_content") {
+                    item["encrypted_content"] = sealed.clone();
+                }
                 assert_eq!(item, event["item"], "its head is the one it began with");
                 done.push(item);
             }
@@ -328,6 +331,61 @@ proptest! {
         let continued = teller.continued(before.as_array().unwrap().clone());
         prop_assert_eq!(Value::from(continued), conversation(json!({"input": input})));
     }
+}
+
+#[test]
+fn thinking_comes_back_sealed_or_as_it_was_told_and_what_others_sealed_is_left_alone() {
+    let echo = read(json!({"include": ["reasoning.encrypted_content"]})).unwrap().echo;
+    let mut teller = ResponseTeller::new("resp_9".to_owned(), 7, String::new(), echo);
+    let parts = ["hm,", " é"].map(|text| AnswerPart::Reasoning(text.to_owned()));
+    let answer = Answer { parts: parts.into(), end: Ok(ending(FinishReason::Stop, None)) };
+    let (_, done) = told(&answer.streamed(&mut teller));
+    let thought = |item: &Value| {
+        let input = json!([{"role": "user", "content": "hi"}, item]);
+        conversation(json!({"input": input}))[1]["reasoning_content"].clone()
+    };
+    let mut item = done[0].clone();
+    assert_eq!(thought(&item), "hm, é");
+    item["content"] = Value::Null;
+    assert_eq!(thought(&item), "hm, é");
+    for sealed in ["slipstream:!", "slipstream:/w==", "gAAAA", ""] {
+        item["encrypted_content"] = json!(sealed);
+        assert_eq!(thought(&item), Value::Null, "{sealed}");
+    }
+    item["summary"] = json!([{"type": "summary_text", "text": "short"}]);
+    assert_eq!(thought(&item), "short");
+}
+
+#[test]
+fn what_other_servers_models_called_is_a_call_and_what_those_servers_ran_is_left_out() {
+    let action = json!({"type": "exec", "command": ["ls"]});
+    let request = read(json!({"input": [
+        {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": "*** Begin"},
+        {"type": "local_shell_call", "call_id": "c2", "status": "completed", "action": action},
+        {"type": "web_search_call", "status": "completed", "action": {"type": "search"}},
+        {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"},
+        {"type": "local_shell_call_output", "id": "c2", "output": "a b"},
+    ]}));
+    let request = request.unwrap();
+    let call = |id: &str, name: &str, arguments: &Value| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+    let result =
+        |id: &str, text: &str| json!({"role": "tool", "tool_call_id": id, "content": text});
+    let calls = [
+        call("c1", "apply_patch", &json!({"input": "*** Begin"})),
+        call("c2", "local_shell", &action),
+    ];
+    assert_eq!(
+        request.conversation,
+        [
+            json!({"role": "assistant", "content": "", "tool_calls": calls}),
+            result("c1", "done"),
+            result("c2", "a b")
+        ]
+    );
+    assert_eq!(
+        request.warnings,
+        ["input[2].type: web_search_call is left out, nothing here ran it"]
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod store;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use serde_json::Value;
@@ -18,6 +18,7 @@ use super::caller::Caller;
 use super::id::Id;
 use super::rejection::Rejection;
 use crate::clock;
+use crate::error::{Code, Error};
 use crate::wire::responses::{self, DeletedBody, ResponseTeller};
 
 use self::keep::Keeping;
@@ -56,8 +57,13 @@ pub(super) async fn create(
 pub(super) async fn get(
     State(Served { responses, .. }): State<Served>,
     caller: Caller,
+    RawQuery(query): RawQuery,
     Id(id): Id,
 ) -> Result<Json<Value>, Rejection> {
+    if query.unwrap_or_default().split('&').any(|pair| pair == "stream=true") {
+        let message = "`stream`: a stored response is told whole, its stream is not played again";
+        return Err(Error::new(Code::Unsupported, message).with_param("stream").into());
+    }
     responses.body(&id, caller.key.as_ref()).map(Json).ok_or(Rejection::NoResponse(id))
 }
 

@@ -47,6 +47,7 @@ pub(super) fn tools<'a, Found: IntoIterator<Item = Described<'a>>>(
     mut described: impl FnMut(Fields<'a>) -> Result<Found>,
 ) -> Result<Arc<[Tool]>> {
     let entries = fields.array("tools")?.unwrap_or_default();
+    check_count(entries.len())?;
     let mut names = HashSet::new();
     let mut tools = Vec::with_capacity(entries.len());
     for (index, entry) in entries.iter().enumerate() {
@@ -60,12 +61,17 @@ pub(super) fn tools<'a, Found: IntoIterator<Item = Described<'a>>>(
             tools.push(tool);
         }
     }
+    check_count(tools.len())?;
+    Ok(tools.into())
+}
+
+fn check_count(count: usize) -> Result<()> {
     let most = limits::TOOLS_MAX;
-    if tools.len() > most {
-        let message = format!("`tools` holds {} tools, and {most} are allowed", tools.len());
+    if count > most {
+        let message = format!("`tools` holds {count} tools, and {most} are allowed");
         return Err(Error::invalid("tools", message));
     }
-    Ok(tools.into())
+    Ok(())
 }
 
 fn tool(described: &Described<'_>) -> Result<Tool> {

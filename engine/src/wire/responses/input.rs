@@ -78,15 +78,16 @@ fn item(
         ("message", _) => message(conversation, fields),
         ("reasoning", _) => reasoning(conversation, fields),
         ("function_call", _) => {
+            let id = fields.required_text("call_id")?;
             let name = joined(fields.text("namespace")?, fields.required_text("name")?);
             fields.required_text("arguments")?;
-            let id = fields.required_text("call_id")?;
             conversation.call(Some(id), &name, fields.required("arguments")?);
             Ok(())
         }
         ("custom_tool_call", _) => {
+            let id = fields.required_text("call_id")?;
             let name = joined(fields.text("namespace")?, fields.required_text("name")?);
-            let (id, input) = (fields.required_text("call_id")?, fields.required_text("input")?);
+            let input = fields.required_text("input")?;
             conversation.call(Some(id), &name, &json!({"input": input}));
             Ok(())
         }

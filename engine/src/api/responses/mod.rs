@@ -60,8 +60,11 @@ pub(super) async fn get(
     RawQuery(query): RawQuery,
     Id(id): Id,
 ) -> Result<Json<Value>, Rejection> {
-    if query.unwrap_or_default().split('&').any(|pair| pair == "stream=true") {
-        let message = "`stream`: a stored response is told whole, its stream is not played again";
+    let query = query.unwrap_or_default();
+    let mut streams = query.split('&').filter_map(|pair| pair.strip_prefix("stream="));
+    if let Some(asked) = streams.find(|asked| *asked != "false") {
+        let message =
+            format!("`stream` must be `false`, got `{asked}`: a stored response is told whole");
         return Err(Error::new(Code::Unsupported, message).with_param("stream").into());
     }
     responses.body(&id, caller.key.as_ref()).map(Json).ok_or(Rejection::NoResponse(id))

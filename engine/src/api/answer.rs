@@ -15,7 +15,7 @@ use super::rejection::Rejection;
 use crate::config::KeepAlive;
 use crate::error::{Code, Error, Result};
 use crate::gateway::{AnswerEvent, Engine, Generation, LogprobEntry};
-use crate::output::{AnswerPart, FoldedAnswer};
+use crate::output::AnswerPart;
 use crate::wire::{Ending, Frame, Teller};
 
 /// How an answer is to be told.
@@ -118,14 +118,13 @@ fn event(Frame { event, data }: Frame) -> Event {
     event.map_or_else(Event::default, |name| Event::default().event(name)).data(data)
 }
 
-/// The same events, folded into one answer.
+/// The same events as one answer.
 async fn whole<T: Teller>(mut teller: T, mut generation: Generation) -> Result<T::Whole> {
-    let mut answer = FoldedAnswer::default();
     loop {
         match next_of(&mut generation).await? {
-            Told::Part(part) => answer.extend([part]),
+            Told::Part(part) => teller.fold(part),
             Told::Logprobs(entries) => teller.logprobs(entries),
-            Told::End(ending) => return Ok(teller.whole(answer, &ending)),
+            Told::End(ending) => return Ok(teller.whole(&ending)),
         }
     }
 }

@@ -62,6 +62,7 @@ async fn reply(
         created: clock::unix_seconds(),
         model: served.engine.card().id.clone(),
         include_usage: request.include_usage,
+        service_tier: request.service_tier,
         logprobs: request.generate.sampling.logprobs.is_some(),
     };
     let manner = served.manner(&caller, request.stream);

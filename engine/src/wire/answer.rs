@@ -1,14 +1,14 @@
 //! An answer as one dialect tells it: in server-sent events, or whole.
 //!
 //! A [`Teller`] is told the events of one answer and shapes them. Life of a stream: the opening, parts in
-//! any number, then one ending or one error, after which nothing comes. A whole answer is the same
-//! events, folded first. Both are told by the same teller, so that they say the same.
+//! any number, then one ending or one error, after which nothing comes. A whole answer is made of the same
+//! parts in the same order, by the same teller, so that both say the same.
 
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::gateway::{FinishReason, LogprobEntry, Usage};
-use crate::output::{AnswerPart, FoldedAnswer};
+use crate::output::AnswerPart;
 
 /// One server-sent event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,6 +72,9 @@ pub trait Teller: Send + 'static {
     /// An event that adds nothing to the answer.
     fn idle(&mut self) -> Frame;
 
-    /// The answer of a request that does not stream.
-    fn whole(&mut self, answer: FoldedAnswer, ending: &Ending) -> Self::Whole;
+    /// Takes the next part of an answer that is told whole.
+    fn fold(&mut self, part: AnswerPart);
+
+    /// The answer whose parts were taken.
+    fn whole(&mut self, ending: &Ending) -> Self::Whole;
 }

@@ -1,7 +1,8 @@
 //! Tools, and whether to call them.
 //!
 //! Every dialect lists tools by names of their own, each with a JSON schema of its arguments. They differ in
-//! the types that an entry may be of, in where its description stands, and in how a choice is spelled.
+//! the types that an entry may be of, in where its description stands, and in how a choice is spelled. Where
+//! tools come in namespaces, the model knows them by both names in one ([`joined`]).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,51 +25,78 @@ pub(super) struct Described<'a> {
     pub(super) fields: Fields<'a>,
     /// The field of that object with the JSON schema of its arguments.
     pub(super) schema: &'static str,
+    /// The namespace that it is in.
+    pub(super) namespace: Option<Namespace<'a>>,
 }
 
-/// Reads `tools`. `described` finds the description in an entry, or leaves the entry out.
+/// What a tool's namespace adds to it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Namespace<'a> {
+    pub(super) name: &'a str,
+    /// What its tools are for, where that was not told yet.
+    pub(super) description: Option<&'a str>,
+}
+
+/// Reads `tools`. `described` finds the descriptions in an entry, mostly one, or leaves the entry out.
 ///
 /// # Errors
 /// `InvalidRequest` when there are too many, two of one name, or one that is malformed; and those of
 /// `described`.
-pub(super) fn tools<'a>(
+pub(super) fn tools<'a, Found: IntoIterator<Item = Described<'a>>>(
     fields: &Fields<'a>,
-    mut described: impl FnMut(Fields<'a>) -> Result<Option<Described<'a>>>,
+    mut described: impl FnMut(Fields<'a>) -> Result<Found>,
 ) -> Result<Arc<[Tool]>> {
     let entries = fields.array("tools")?.unwrap_or_default();
-    let most = limits::TOOLS_MAX;
-    if entries.len() > most {
-        let message = format!("`tools` holds {} tools, and {most} are allowed", entries.len());
-        return Err(Error::invalid("tools", message));
-    }
+    check_count(entries.len())?;
     let mut names = HashSet::new();
     let mut tools = Vec::with_capacity(entries.len());
     for (index, entry) in entries.iter().enumerate() {
-        let entry = Fields::at(format!("tools[{index}]"), entry)?;
-        let Some(Described { fields, schema }) = described(entry)? else { continue };
-        let tool = tool(&fields, schema)?;
-        if !names.insert(tool.name.clone()) {
-            let (path, name) = (fields.path_of("name"), &tool.name);
-            let message = format!("`{path}`: there is another tool of the name `{name}`");
-            return Err(Error::invalid(path, message));
+        for described in described(Fields::at(format!("tools[{index}]"), entry)?)? {
+            let tool = tool(&described)?;
+            if !names.insert(tool.name.clone()) {
+                let (path, name) = (described.fields.path_of("name"), &tool.name);
+                let message = format!("`{path}`: there is another tool of the name `{name}`");
+                return Err(Error::invalid(path, message));
+            }
+            tools.push(tool);
         }
-        tools.push(tool);
     }
+    check_count(tools.len())?;
     Ok(tools.into())
 }
 
-fn tool(fields: &Fields<'_>, schema: &str) -> Result<Tool> {
+fn check_count(count: usize) -> Result<()> {
+    let most = limits::TOOLS_MAX;
+    if count > most {
+        let message = format!("`tools` holds {count} tools, and {most} are allowed");
+        return Err(Error::invalid("tools", message));
+    }
+    Ok(())
+}
+
+fn tool(described: &Described<'_>) -> Result<Tool> {
+    let Described { fields, schema, namespace } = described;
     fields.boolean("strict")?;
+    let purpose = namespace.and_then(|namespace| namespace.description);
+    let description = [purpose, fields.text("description")?].into_iter().flatten();
+    let description: Vec<&str> = description.filter(|text| !text.is_empty()).collect();
     Ok(Tool {
-        name: name(fields)?,
-        description: fields.text("description")?.map(str::to_owned),
+        name: name(fields, namespace.map(|namespace| namespace.name))?,
+        description: (!description.is_empty()).then(|| description.join("\n\n")),
         parameters: fields.nested(schema)?.map(|schema| schema.object().clone()),
     })
 }
 
+/// What the model calls the tool `name` of `namespace`.
+pub(super) fn joined(namespace: Option<&str>, name: &str) -> String {
+    let namespace = namespace.unwrap_or_default();
+    let between = if namespace.is_empty() || namespace.ends_with('_') { "" } else { "__" };
+    format!("{namespace}{between}{name}")
+}
+
 /// Names go into markup of every kind, so they hold no spaces, brackets and quotes.
-fn name(fields: &Fields<'_>) -> Result<String> {
-    let name = fields.required_text("name")?;
+fn name(fields: &Fields<'_>, namespace: Option<&str>) -> Result<String> {
+    let name = joined(namespace, fields.required_text("name")?);
     let fits =
         |next: char| !next.is_whitespace() && !next.is_control() && !"<>{}()[]\"',`".contains(next);
     let most = limits::TOOL_NAME_BYTES_MAX;
@@ -76,7 +104,7 @@ fn name(fields: &Fields<'_>) -> Result<String> {
         let expected = format!("1 to {most} letters, digits and signs like `_` and `-`");
         return Err(fields.unexpected("name", &expected));
     }
-    Ok(name.to_owned())
+    Ok(name)
 }
 
 /// OpenAI's `tool_choice`: a word, or an object in which `named` finds the name of a function.
@@ -126,11 +154,11 @@ pub(super) fn required(tools: &[Tool]) -> Result<ToolChoice> {
 /// # Errors
 /// `InvalidRequest` when no tool is called so.
 pub(super) fn named(tools: &[Tool], fields: &Fields<'_>) -> Result<ToolChoice> {
-    let name = fields.required_text("name")?;
+    let name = joined(fields.text("namespace")?, fields.required_text("name")?);
     if tools.iter().any(|tool| tool.name == name) {
-        return Ok(ToolChoice::Named(name.to_owned()));
+        return Ok(ToolChoice::Named(name));
     }
-    let (path, name) = (fields.path_of("name"), shortened(name));
+    let (path, name) = (fields.path_of("name"), shortened(&name));
     let message = format!("`{path}` is `{name}`, and `tools` has no tool of this name");
     Err(Error::invalid(path, message))
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::store::{Kept, ResponseStore};
 use crate::error::Error;
 use crate::gateway::LogprobEntry;
-use crate::output::{AnswerPart, FoldedAnswer};
+use crate::output::AnswerPart;
 use crate::wire::responses::{Response, ResponseTeller};
 use crate::wire::{Ending, Frame, Teller};
 
@@ -35,7 +35,8 @@ impl Keeping {
         if !response.is_kept() {
             return;
         }
-        let body = serde_json::to_value(response);
+        // By way of its text, so that numbers stay what its client read.
+        let body = serde_json::to_string(response).and_then(|text| serde_json::from_str(&text));
         let body = body.expect("responses have string keys and cannot fail to serialize");
         let conversation = self.teller.continued(std::mem::take(&mut self.conversation));
         let kept = Kept { owner: self.owner.clone(), body, conversation };
@@ -74,8 +75,12 @@ impl Teller for Keeping {
         self.teller.idle()
     }
 
-    fn whole(&mut self, answer: FoldedAnswer, ending: &Ending) -> Response {
-        let whole = self.teller.whole(answer, ending);
+    fn fold(&mut self, part: AnswerPart) {
+        self.teller.fold(part);
+    }
+
+    fn whole(&mut self, ending: &Ending) -> Response {
+        let whole = self.teller.whole(ending);
         self.keep();
         whole
     }

@@ -22,8 +22,13 @@ impl Answer {
 
     /// A header's value.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
-        let mut fields = self.head.lines().filter_map(|line| line.split_once(": "));
-        fields.find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        self.headers(name).next()
+    }
+
+    /// All values of a header that may come often.
+    pub(super) fn headers(&self, name: &str) -> impl Iterator<Item = &str> {
+        let fields = self.head.lines().filter_map(|line| line.split_once(": "));
+        fields.filter(move |(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
     /// Its server-sent events, comments left out.

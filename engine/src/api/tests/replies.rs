@@ -209,6 +209,22 @@ async fn a_chat_answer_has_every_field_clients_read() {
 }
 
 #[tokio::test]
+async fn who_chose_a_service_tier_hears_of_the_only_one_and_nobody_else_does() {
+    let server = Server::start(ScriptedRows::new(|_| says("hi"))).await;
+    for stream in [false, true] {
+        for (tier, told) in [(json!("auto"), json!("default")), (Value::Null, Value::Null)] {
+            let body = chat("hi", json!({"service_tier": tier, "stream": stream}));
+            let answer = server.client.post(CHAT, &body).await;
+            let bodies = if stream { answer.frames() } else { vec![answer.body] };
+            let bodies = bodies.iter().filter(|body| *body != "[DONE]");
+            for body in bodies.map(|body| serde_json::from_str::<Value>(body).unwrap()) {
+                assert_eq!(body["service_tier"], told, "{body}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_chat_stream_has_the_frames_clients_expect() {
     let server = Server::start(ScriptedRows::new(|_| says("ab"))).await;
     let answer = server.client.post(CHAT, &chat("hi", json!({"stream": true}))).await;
@@ -359,11 +375,14 @@ async fn messages_reach_the_template_as_plain_text() {
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
         {"role": "assistant", "content": null},
         {"role": "user", "content": "c"},
+        {"role": "assistant", "content": null, "refusal": "no"},
+        {"role": "user", "content": "d"},
     ]);
     let answer = server.client.post(CHAT, &json!({"model": "default", "messages": messages})).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     let expected = "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nab<|im_end|>\n\
-        <|im_start|>assistant\n<|im_end|>\n<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n";
+        <|im_start|>assistant\n<|im_end|>\n<|im_start|>user\nc<|im_end|>\n\
+        <|im_start|>assistant\nno<|im_end|>\n<|im_start|>user\nd<|im_end|>\n<|im_start|>assistant\n";
     let expected = script::tokenizer().encode(expected, false).unwrap();
     assert_eq!(server.rows.specs()[0].prompt, expected);
 }

@@ -61,9 +61,14 @@ async fn a_conversation_goes_on_from_the_response_before_and_branches_there() {
 #[tokio::test]
 async fn a_stored_response_can_be_read_and_deleted_once() {
     let server = Server::start(ScriptedRows::new(|_| says("yes"))).await;
-    let made = ask(&server, json!({"input": "a", "metadata": {"k": "v"}})).await;
+    let made =
+        ask(&server, json!({"input": "a", "metadata": {"k": "v"}, "temperature": 0.7})).await;
     let path = format!("{RESPONSES}/{}", made["id"].as_str().unwrap());
-    assert_eq!(server.client.get(&path).await.json(), made);
+    assert_eq!(server.client.get(&format!("{path}?include=x&stream=false")).await.json(), made);
+    for query in ["stream=true", "include=x&stream=null&stream=false"] {
+        let played = server.client.get(&format!("{path}?{query}")).await;
+        assert_eq!((played.status, &played.json()["error"]["param"]), (400, &json!("stream")));
+    }
     let deleted = server.client.ask("DELETE", &path, "", "").await;
     let body = json!({"id": made["id"], "object": "response", "deleted": true});
     assert_eq!((deleted.status, deleted.json()), (200, body));
@@ -123,4 +128,8 @@ async fn what_was_left_out_of_a_request_is_told_in_a_header() {
     let answer = server.client.post(RESPONSES, &body).await;
     let warning = "tools[0].type: web_search_preview is left out, nothing here runs it";
     assert_eq!((answer.status, answer.header("x-slipstream-warning")), (200, Some(warning)));
+    // As many as clients read, and no more.
+    let body = json!({"input": "a", "tools": vec![json!({"type": "web_search"}); 200]});
+    let answer = server.client.post(RESPONSES, &body).await;
+    assert_eq!(answer.headers("x-slipstream-warning").count(), 16);
 }

@@ -30,6 +30,8 @@ pub struct MessageTeller {
     open: Option<BlockKind>,
     /// The place of the next block.
     next: usize,
+    /// What was taken of an answer that is told whole.
+    answer: FoldedAnswer,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,7 +152,7 @@ impl MessageTeller {
     /// A teller of the message `id` of `model`, whose prompt has `prompt_tokens`.
     pub fn new(id: impl Into<String>, model: impl Into<String>, prompt_tokens: usize) -> Self {
         let (id, model) = (id.into(), model.into());
-        Self { id, model, prompt_tokens, open: None, next: 0 }
+        Self { id, model, prompt_tokens, open: None, next: 0, answer: FoldedAnswer::default() }
     }
 
     fn message(&self, content: Vec<Block>, stop: Stop, usage: UsageCounts) -> Message {
@@ -251,8 +253,12 @@ impl Teller for MessageTeller {
         Event::Ping.frame()
     }
 
-    fn whole(&mut self, answer: FoldedAnswer, ending: &Ending) -> Message {
-        let FoldedAnswer { reasoning, text, calls, .. } = answer;
+    fn fold(&mut self, part: AnswerPart) {
+        self.answer.push(part);
+    }
+
+    fn whole(&mut self, ending: &Ending) -> Message {
+        let FoldedAnswer { reasoning, text, calls, .. } = std::mem::take(&mut self.answer);
         let said = |text: &String| !text.is_empty();
         let thinking = Some(reasoning).filter(said);
         let thinking = thinking.map(|thinking| Block::Thinking { thinking, signature: SIGNATURE });

@@ -182,7 +182,7 @@ fn tool_use(fields: &Fields<'_>) -> Result<ToolUse> {
     let tools = tools::tools(fields, |entry| match entry.text("type")? {
         None | Some("custom") => {
             entry.required("input_schema")?;
-            Ok(Some(Described { fields: entry, schema: "input_schema" }))
+            Ok(Some(Described { fields: entry, schema: "input_schema", namespace: None }))
         }
         Some(kind) => Err(entry.unsupported_kind("type", "tools", kind)),
     })?;

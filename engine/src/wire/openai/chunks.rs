@@ -17,12 +17,14 @@ pub struct Chunks {
     head: ReplyHead,
     /// What is known of tokens whose text is still to come.
     entries: Vec<LogprobEntry>,
+    /// What was taken of an answer that is told whole.
+    answer: FoldedAnswer,
 }
 
 impl Chunks {
     /// A teller of the answer of `head`.
     pub fn new(head: ReplyHead) -> Self {
-        Self { head, entries: Vec::new() }
+        Self { head, entries: Vec::new(), answer: FoldedAnswer::default() }
     }
 }
 
@@ -69,7 +71,12 @@ impl Teller for Chunks {
         Frame::data(&nothing.expect("both kinds have chunks of text"))
     }
 
-    fn whole(&mut self, answer: FoldedAnswer, ending: &Ending) -> Body {
+    fn fold(&mut self, part: AnswerPart) {
+        self.answer.push(part);
+    }
+
+    fn whole(&mut self, ending: &Ending) -> Body {
+        let answer = std::mem::take(&mut self.answer);
         self.head.whole(answer, &self.entries, ending.reason, &ending.usage)
     }
 }

@@ -82,8 +82,11 @@ fn content(fields: &Fields<'_>, role: &str) -> Result<Content> {
     let parts = match contents(fields, "content")? {
         Some(Contents::Text(text)) => return Ok(whole(text.to_owned())),
         Some(Contents::Parts(parts)) => parts,
-        // An assistant's turn may be tool calls alone, and a tool may have nothing to say.
-        None if matches!(role, "assistant" | "tool") => return Ok(Content::default()),
+        // An assistant's turn may be tool calls or a refusal alone, and a tool may have nothing to say.
+        None if role == "assistant" => {
+            return Ok(whole(fields.text("refusal")?.unwrap_or_default().to_owned()));
+        }
+        None if role == "tool" => return Ok(Content::default()),
         None => {
             let path = fields.path_of("content");
             let message = format!("`{path}` is required for the role `{role}`");

@@ -27,6 +27,8 @@ pub struct ReplyHead {
     pub include_usage: bool,
     /// Whether log-probabilities are told.
     pub logprobs: bool,
+    /// The service tier, if it is told.
+    pub service_tier: Option<&'static str>,
 }
 
 /// A whole answer or one chunk.
@@ -36,6 +38,8 @@ pub struct Body {
     object: &'static str,
     created: u64,
     model: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service_tier: Option<&'static str>,
     choices: Vec<Choice>,
     #[serde(skip_serializing_if = "UsageField::is_absent")]
     usage: UsageField,
@@ -234,6 +238,7 @@ impl ReplyHead {
             object,
             created: self.created,
             model: self.model.clone(),
+            service_tier: self.service_tier,
             choices: Vec::new(),
             usage: UsageField::Absent,
             timings: None,

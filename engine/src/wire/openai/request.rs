@@ -72,6 +72,8 @@ pub struct ReplyRequest {
     pub stream: bool,
     /// Whether a stream ends in a usage chunk.
     pub include_usage: bool,
+    /// Which of OpenAI's service tiers serves it, told to those who chose one.
+    pub service_tier: Option<&'static str>,
 }
 
 /// Reads the body of `/v1/chat/completions`.
@@ -118,6 +120,7 @@ fn request(
         kind,
         stream,
         include_usage: include_usage(fields, stream)?,
+        service_tier: fields.text("service_tier")?.map(|_| "default"),
         generate: GenerateRequest {
             max_tokens: max_tokens(fields)?,
             sampling: SamplingParams {
@@ -170,7 +173,7 @@ fn tool_use(fields: &Fields<'_>) -> Result<ToolUse> {
     let tools = tools::tools(fields, |entry| match entry.required_text("type")? {
         "function" => {
             let fields = entry.required_nested("function")?;
-            Ok(Some(Described { fields, schema: "parameters" }))
+            Ok(Some(Described { fields, schema: "parameters", namespace: None }))
         }
         kind => Err(entry.unsupported_kind("type", "tools", kind)),
     })?;

@@ -1,13 +1,15 @@
 //! Input items as a conversation.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::items::unsealed;
 use super::request::Past;
 use crate::error::{Error, Result};
 use crate::wire::Fields;
 use crate::wire::contents::{Kind, texts};
 use crate::wire::conversation::Conversation;
 use crate::wire::fields::{mismatch, shortened};
+use crate::wire::tools::joined;
 
 /// Parts of a tool's result.
 const TEXTS: &[Kind] = &[("input_text", "text"), ("output_text", "text"), ("text", "text")];
@@ -18,17 +20,38 @@ const SAID: &[Kind] =
 const THOUGHT: &[Kind] = &[("reasoning_text", "text"), ("text", "text")];
 const SUMMARY: &[Kind] = &[("summary_text", "text")];
 
-/// Adds `input`, a text or items, to `conversation`.
+/// What tools left that another server ran. The answers say what came of it.
+const HOSTED_ITEMS: [&str; 10] = [
+    "web_search_call",
+    "file_search_call",
+    "code_interpreter_call",
+    "image_generation_call",
+    "mcp_call",
+    "mcp_list_tools",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "tool_search_call",
+    "tool_search_output",
+];
+
+/// Adds `input`, a text or items, to `conversation`, and what was left out to `warnings`.
 pub(super) fn add(
     conversation: &mut Conversation,
     fields: &Fields<'_>,
     past: &dyn Past,
+    warnings: &mut Vec<String>,
 ) -> Result<()> {
     match fields.required("input")? {
         Value::String(text) => conversation.say("user", text),
         Value::Array(items) => {
             for (index, value) in items.iter().enumerate() {
                 let fields = Fields::at(format!("input[{index}]"), value)?;
+                if let Some(kind) = fields.text("type")?.filter(|kind| HOSTED_ITEMS.contains(kind))
+                {
+                    let path = fields.path_of("type");
+                    warnings.push(format!("{path}: {kind} is left out, nothing here ran it"));
+                    continue;
+                }
                 item(conversation, &fields, Some(past))?;
             }
         }
@@ -55,16 +78,31 @@ fn item(
         ("message", _) => message(conversation, fields),
         ("reasoning", _) => reasoning(conversation, fields),
         ("function_call", _) => {
-            let (id, name) = (fields.required_text("call_id")?, fields.required_text("name")?);
+            let id = fields.required_text("call_id")?;
+            let name = joined(fields.text("namespace")?, fields.required_text("name")?);
             fields.required_text("arguments")?;
-            conversation.call(Some(id), name, fields.required("arguments")?);
+            conversation.call(Some(id), &name, fields.required("arguments")?);
             Ok(())
         }
-        ("function_call_output", _) => {
-            fields.required("output")?;
-            let result = texts(fields, "output", TEXTS)?.unwrap_or_default();
-            conversation.result(fields.required_text("call_id")?, &result.join("\n"));
+        ("custom_tool_call", _) => {
+            let id = fields.required_text("call_id")?;
+            let name = joined(fields.text("namespace")?, fields.required_text("name")?);
+            let input = fields.required_text("input")?;
+            conversation.call(Some(id), &name, &json!({"input": input}));
             Ok(())
+        }
+        ("local_shell_call", _) => {
+            let action = fields.required_nested("action")?.object().clone();
+            conversation.call(fields.text("call_id")?, "local_shell", &action.into());
+            Ok(())
+        }
+        ("function_call_output" | "custom_tool_call_output", _) => {
+            result(conversation, fields, "call_id")
+        }
+        ("local_shell_call_output", _) => {
+            // OpenAI's name for it is `id`, and Codex' the one that all others have.
+            let name = if fields.get("call_id").is_some() { "call_id" } else { "id" };
+            result(conversation, fields, name)
         }
         ("item_reference", Some(past)) => {
             let id = fields.required_text("id")?;
@@ -77,6 +115,14 @@ fn item(
         }
         _ => Err(fields.unsupported_kind("type", "items", kind)),
     }
+}
+
+/// The result of the call whose id is in the field `id`.
+fn result(conversation: &mut Conversation, fields: &Fields<'_>, id: &str) -> Result<()> {
+    fields.required("output")?;
+    let result = texts(fields, "output", TEXTS)?.unwrap_or_default();
+    conversation.result(fields.required_text(id)?, &result.join("\n"));
+    Ok(())
 }
 
 fn message(conversation: &mut Conversation, fields: &Fields<'_>) -> Result<()> {
@@ -97,13 +143,17 @@ fn message(conversation: &mut Conversation, fields: &Fields<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Thinking that came from here; what others have encrypted is for them.
+/// Thinking, as it was told or as it was sealed here. What others have encrypted is for them.
 fn reasoning(conversation: &mut Conversation, fields: &Fields<'_>) -> Result<()> {
     let thought = texts(fields, "content", THOUGHT)?.unwrap_or_default();
     let summary = texts(fields, "summary", SUMMARY)?.unwrap_or_default();
-    let told = if thought.is_empty() { summary } else { thought };
+    let sealed = fields.text("encrypted_content")?.and_then(unsealed);
+    let told = match sealed {
+        Some(sealed) if thought.is_empty() => sealed,
+        _ => (if thought.is_empty() { summary } else { thought }).join("\n"),
+    };
     if !told.is_empty() {
-        conversation.think(&told.join("\n"));
+        conversation.think(&told);
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! What a response consists of.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
 use crate::gateway::LogprobEntry;
@@ -19,6 +21,9 @@ pub enum Item {
         summary: [(); 0],
         /// At most one part.
         content: Vec<Part>,
+        /// The content once more, if that was asked for: clients send it back who send no content.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        encrypted_content: Option<String>,
     },
     /// The model speaks.
     Message {
@@ -41,6 +46,9 @@ pub enum Item {
         call_id: String,
         /// The function.
         name: String,
+        /// The namespace that it is in.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        namespace: Option<String>,
         /// The text of a JSON object.
         arguments: String,
     },
@@ -87,6 +95,19 @@ pub enum Part {
         /// The text.
         text: String,
     },
+}
+
+/// What sealed thinking begins with.
+const SEAL: &str = "slipstream:";
+
+/// `thinking` for clients to keep unread. It is no secret: they were told it.
+fn sealed(thinking: &str) -> String {
+    SEAL.to_owned() + &STANDARD.encode(thinking)
+}
+
+/// The thinking that was sealed here, if it was.
+pub(super) fn unsealed(content: &str) -> Option<String> {
+    String::from_utf8(STANDARD.decode(content.strip_prefix(SEAL)?).ok()?).ok()
 }
 
 impl Item {
@@ -146,6 +167,13 @@ impl Item {
         }
     }
 
+    /// Seals what it holds, if it is thinking.
+    pub(super) fn seal(&mut self) {
+        if let Self::Reasoning { content, encrypted_content, .. } = self {
+            *encrypted_content = content.first().map(|part| sealed(part.text()));
+        }
+    }
+
     /// The same without content.
     pub(super) fn bare(&self) -> Self {
         let mut bare = self.clone();
@@ -166,10 +194,11 @@ impl Part {
         Self::ReasoningText { text: String::new() }
     }
 
-    pub(super) fn logprobs(&self) -> &[TokenEntry] {
+    /// What is known of its tokens, where that has a place.
+    pub(super) fn logprobs(&self) -> Option<&[TokenEntry]> {
         match self {
-            Self::OutputText { logprobs, .. } => logprobs,
-            Self::ReasoningText { .. } => &[],
+            Self::OutputText { logprobs, .. } => Some(logprobs),
+            Self::ReasoningText { .. } => None,
         }
     }
 

@@ -9,16 +9,16 @@
 //! response, as incomplete.
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::items::{Item, Part, Status, TokenEntry};
 use super::request::{Echo, new_id};
 use crate::error::{Code, Error};
 use crate::gateway::{FinishReason, LogprobEntry, Usage};
-use crate::output::{AnswerPart, FoldedAnswer};
+use crate::output::AnswerPart;
 use crate::wire::conversation::Conversation;
 use crate::wire::timings::Timings;
-use crate::wire::{Ending, Frame, Teller};
+use crate::wire::{Ending, Frame, Teller, tools};
 
 /// A response, whole or on its way.
 #[derive(Debug, Clone, Serialize)]
@@ -101,14 +101,75 @@ pub struct ResponseTeller {
     sequence: u64,
     /// What is known of tokens whose text is still to come.
     entries: Vec<TokenEntry>,
-    /// What was said, for the conversation that goes on.
-    answer: FoldedAnswer,
 }
 
 /// An event without its number.
 struct Event {
     kind: &'static str,
-    body: Value,
+    body: EventBody,
+}
+
+#[derive(Serialize)]
+struct NumberedEvent {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    sequence_number: u64,
+    #[serde(flatten)]
+    body: EventBody,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum EventBody {
+    Response {
+        response: Box<Response>,
+    },
+    Item {
+        output_index: usize,
+        item: Item,
+    },
+    Part {
+        #[serde(flatten)]
+        place: Place,
+        part: Part,
+    },
+    Delta {
+        #[serde(flatten)]
+        place: Place,
+        delta: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        logprobs: Option<Vec<TokenEntry>>,
+    },
+    Text {
+        #[serde(flatten)]
+        place: Place,
+        text: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        logprobs: Option<Vec<TokenEntry>>,
+    },
+    Arguments {
+        #[serde(flatten)]
+        place: Place,
+        name: String,
+        arguments: String,
+    },
+}
+
+/// Where in the output something is.
+#[derive(Clone, Serialize)]
+struct Place {
+    item_id: String,
+    output_index: usize,
+    /// Of the part, in items that have any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_index: Option<usize>,
+}
+
+impl Place {
+    fn of(item: &Item, output_index: usize) -> Self {
+        let content_index = item.part().map(|_| 0);
+        Self { item_id: item.id().to_owned(), output_index, content_index }
+    }
 }
 
 impl ResponseTeller {
@@ -128,8 +189,7 @@ impl ResponseTeller {
             echo,
             timings: None,
         };
-        let (entries, answer) = (Vec::new(), FoldedAnswer::default());
-        Self { response, open: false, sequence: 0, entries, answer }
+        Self { response, open: false, sequence: 0, entries: Vec::new() }
     }
 
     /// The response as it is by now.
@@ -137,34 +197,48 @@ impl ResponseTeller {
         &self.response
     }
 
-    /// `conversation` with the answer behind it.
+    /// `conversation` with the answer behind it, as it would be if its client sent the output back.
     pub fn continued(&self, conversation: Vec<Value>) -> Vec<Value> {
         let mut conversation = Conversation::after(conversation);
-        let FoldedAnswer { reasoning, text, calls, .. } = &self.answer;
-        if !reasoning.is_empty() {
-            conversation.think(reasoning);
-        }
-        if !text.is_empty() {
-            conversation.answer(text);
-        }
-        for call in calls.iter().filter(|call| call.ended) {
-            conversation.call(Some(&call.id), &call.name, &call.arguments.as_str().into());
+        for item in &self.response.output {
+            match item {
+                Item::Reasoning { .. } => conversation.think(item.text()),
+                Item::Message { .. } => conversation.answer(item.text()),
+                Item::FunctionCall {
+                    status: Status::Completed,
+                    call_id,
+                    name,
+                    namespace,
+                    arguments,
+                    ..
+                } => {
+                    let name = tools::joined(namespace.as_deref(), name);
+                    conversation.call(Some(call_id), &name, &arguments.as_str().into());
+                }
+                // Nobody can have run it.
+                Item::FunctionCall { .. } => {}
+            }
         }
         conversation.into_messages()
     }
 
     fn part(&mut self, part: AnswerPart) -> Vec<Event> {
-        self.answer.push(part.clone());
         match part {
             AnswerPart::Reasoning(text) => {
                 let mut events = self.enter(
                     |item| matches!(item, Item::Reasoning { .. }),
                     || {
                         let (id, content) = (new_id("rs"), vec![Part::reasoning_text()]);
-                        Item::Reasoning { id, status: Status::InProgress, summary: [], content }
+                        Item::Reasoning {
+                            id,
+                            status: Status::InProgress,
+                            summary: [],
+                            content,
+                            encrypted_content: None,
+                        }
                     },
                 );
-                events.extend(self.say("response.reasoning_text.delta", &text));
+                events.extend(self.say("response.reasoning_text.delta", text));
                 events
             }
             AnswerPart::Text(text) => {
@@ -175,21 +249,19 @@ impl ResponseTeller {
                         Item::Message { id, status: Status::InProgress, role: "assistant", content }
                     },
                 );
-                events.extend(self.say("response.output_text.delta", &text));
+                events.extend(self.say("response.output_text.delta", text));
                 events
             }
-            AnswerPart::ToolCallStarted { id: call_id, name, .. } => self.enter(
-                |_| false,
-                || Item::FunctionCall {
-                    id: new_id("fc"),
-                    status: Status::InProgress,
-                    call_id,
-                    name,
-                    arguments: String::new(),
-                },
-            ),
+            AnswerPart::ToolCallStarted { id: call_id, name, .. } => {
+                let own = self.response.echo.namespaced(&name);
+                let own = own.map(|(namespace, name)| (Some(namespace.into()), name.into()));
+                let (namespace, name) = own.unwrap_or((None, name));
+                let (id, status, arguments) = (new_id("fc"), Status::InProgress, String::new());
+                let call = Item::FunctionCall { id, status, call_id, name, namespace, arguments };
+                self.enter(|_| false, || call)
+            }
             AnswerPart::ToolCallArguments { json, .. } => {
-                self.say("response.function_call_arguments.delta", &json).into_iter().collect()
+                self.say("response.function_call_arguments.delta", json).into_iter().collect()
             }
             AnswerPart::ToolCallEnded { .. } => self.close(Status::Completed),
         }
@@ -202,12 +274,10 @@ impl ResponseTeller {
         }
         let mut events = self.close_unfinished(Status::Completed);
         let (item, output_index) = (new(), self.response.output.len());
-        let added = json!({"output_index": output_index, "item": item.bare()});
+        let added = EventBody::Item { output_index, item: item.bare() };
         events.push(Event { kind: "response.output_item.added", body: added });
-        if let Some(part) = item.part() {
-            let body = json!({
-                "item_id": item.id(), "output_index": output_index, "content_index": 0, "part": part,
-            });
+        if let Some(part) = item.part().cloned() {
+            let body = EventBody::Part { place: Place::of(&item, output_index), part };
             events.push(Event { kind: "response.content_part.added", body });
         }
         self.response.output.push(item);
@@ -216,19 +286,16 @@ impl ResponseTeller {
     }
 
     /// Adds to the open item.
-    fn say(&mut self, kind: &'static str, delta: &str) -> Option<Event> {
+    fn say(&mut self, kind: &'static str, delta: String) -> Option<Event> {
         let output_index = self.response.output.len().checked_sub(1)?;
         let item = self.response.output.last_mut()?;
-        item.append(delta)?;
-        let mut body = json!({"item_id": item.id(), "output_index": output_index, "delta": delta});
-        if item.part().is_some() {
-            body["content_index"] = Value::from(0);
-        }
-        if matches!(item, Item::Message { .. }) {
+        item.append(&delta)?;
+        let logprobs = matches!(item, Item::Message { .. }).then(|| {
             let entries = std::mem::take(&mut self.entries);
             item.append_logprobs(&entries);
-            body["logprobs"] = json!(entries);
-        }
+            entries
+        });
+        let body = EventBody::Delta { place: Place::of(item, output_index), delta, logprobs };
         Some(Event { kind, body })
     }
 
@@ -247,32 +314,36 @@ impl ResponseTeller {
         };
         self.open = false;
         item.set_status(status);
+        if self.response.echo.seals_reasoning {
+            item.seal();
+        }
         if status != Status::Completed && matches!(item, Item::FunctionCall { .. }) {
             return Vec::new();
         }
         let item = item.clone();
         let output_index = self.response.output.len() - 1;
-        let (kind, name) = match &item {
-            Item::Reasoning { .. } => ("response.reasoning_text.done", "text"),
-            Item::Message { .. } => ("response.output_text.done", "text"),
-            Item::FunctionCall { .. } => ("response.function_call_arguments.done", "arguments"),
+        let place = Place::of(&item, output_index);
+        let text = item.text().to_owned();
+        let logprobs = item.part().and_then(Part::logprobs).map(<[_]>::to_vec);
+        let (kind, body) = match &item {
+            Item::Reasoning { .. } => {
+                ("response.reasoning_text.done", EventBody::Text { place, text, logprobs })
+            }
+            Item::Message { .. } => {
+                ("response.output_text.done", EventBody::Text { place, text, logprobs })
+            }
+            Item::FunctionCall { name, .. } => {
+                let (name, arguments) = (name.clone(), text);
+                let body = EventBody::Arguments { place, name, arguments };
+                ("response.function_call_arguments.done", body)
+            }
         };
-        let mut done = json!({"item_id": item.id(), "output_index": output_index});
-        let mut events = Vec::new();
-        if let Some(part) = item.part() {
-            done["content_index"] = Value::from(0);
-            let mut ended = done.clone();
-            ended["part"] = json!(part);
-            events.push(Event { kind: "response.content_part.done", body: ended });
+        let mut events = vec![Event { kind, body }];
+        if let Some(part) = item.part().cloned() {
+            let body = EventBody::Part { place: Place::of(&item, output_index), part };
+            events.push(Event { kind: "response.content_part.done", body });
         }
-        match &item {
-            Item::Message { .. } => done["logprobs"] = json!(item.part().map(Part::logprobs)),
-            Item::FunctionCall { name, .. } => done["name"] = Value::from(name.as_str()),
-            Item::Reasoning { .. } => {}
-        }
-        done[name] = Value::from(item.text());
-        events.insert(0, Event { kind, body: done });
-        let body = json!({"output_index": output_index, "item": item});
+        let body = EventBody::Item { output_index, item };
         events.push(Event { kind: "response.output_item.done", body });
         events
     }
@@ -297,7 +368,7 @@ impl ResponseTeller {
     }
 
     fn whole_event(&self, kind: &'static str) -> Event {
-        Event { kind, body: json!({"response": self.response}) }
+        Event { kind, body: EventBody::Response { response: Box::new(self.response.clone()) } }
     }
 
     fn frames(&mut self, events: Vec<Event>) -> Vec<Frame> {
@@ -305,12 +376,9 @@ impl ResponseTeller {
     }
 
     fn frame(&mut self, Event { kind, body }: Event) -> Frame {
-        let mut event = json!({"type": kind, "sequence_number": self.sequence});
+        let sequence_number = self.sequence;
         self.sequence += 1;
-        if let (Value::Object(event), Value::Object(body)) = (&mut event, body) {
-            event.extend(body);
-        }
-        Frame::named(kind, &event)
+        Frame::named(kind, &NumberedEvent { kind, sequence_number, body })
     }
 }
 
@@ -358,29 +426,14 @@ impl Teller for ResponseTeller {
         self.frame(event)
     }
 
-    fn whole(&mut self, answer: FoldedAnswer, ending: &Ending) -> Response {
-        for part in unfolded(answer) {
-            self.part(part);
-        }
+    fn fold(&mut self, part: AnswerPart) {
+        self.part(part);
+    }
+
+    fn whole(&mut self, ending: &Ending) -> Response {
         self.finish(ending);
         self.response.clone()
     }
-}
-
-/// The parts that `answer` is made of, each in one piece.
-fn unfolded(answer: FoldedAnswer) -> Vec<AnswerPart> {
-    let FoldedAnswer { reasoning, text, calls, .. } = answer;
-    let said = |text: &String| !text.is_empty();
-    let mut parts: Vec<_> =
-        Some(reasoning).filter(said).map(AnswerPart::Reasoning).into_iter().collect();
-    parts.extend(Some(text).filter(said).map(AnswerPart::Text));
-    for call in calls {
-        let index = call.index;
-        parts.push(AnswerPart::ToolCallStarted { index, id: call.id, name: call.name });
-        parts.push(AnswerPart::ToolCallArguments { index, json: call.arguments });
-        parts.extend(call.ended.then_some(AnswerPart::ToolCallEnded { index }));
-    }
-    parts
 }
 
 /// That a stored response was forgotten.

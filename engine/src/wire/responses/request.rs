@@ -15,7 +15,7 @@ use crate::sampling::SamplingParams;
 use crate::wire::conversation::Conversation;
 use crate::wire::effort::{self, effort};
 use crate::wire::fields::{mismatch, shortened, unsupported};
-use crate::wire::tools::Described;
+use crate::wire::tools::{Described, Namespace};
 use crate::wire::{Fields, openai, tools};
 
 /// What earlier responses left.
@@ -68,6 +68,22 @@ pub struct Echo {
     top_p: f32,
     truncation: &'static str,
     user: Option<String>,
+    /// Whether thinking is told sealed too.
+    #[serde(skip)]
+    pub(super) seals_reasoning: bool,
+}
+
+impl Echo {
+    /// The namespace and the name there of the tool that the model calls `name`, if it is in any.
+    pub(super) fn namespaced(&self, name: &str) -> Option<(&str, &str)> {
+        self.tools.as_array()?.iter().find_map(|entry| {
+            let (namespace, functions) = (entry["name"].as_str()?, entry["tools"].as_array()?);
+            let mut names = functions.iter().filter_map(|function| function["name"].as_str());
+            names.find_map(|own| {
+                (tools::joined(Some(namespace), own) == name).then_some((namespace, own))
+            })
+        })
+    }
 }
 
 #[derive(Debug, Clone, Default, Serialize)]
@@ -88,12 +104,15 @@ pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<Respo
     let structure = text_format(&fields)?;
     let thinking = thinking(&fields)?;
     let top_logprobs = fields.integer("top_logprobs", 0..=TOP_LOGPROBS_MAX as i64)?.unwrap_or(0);
+    let include = include(&fields)?;
     let sampling = SamplingParams {
-        logprobs: logprobs(&fields, top_logprobs)?,
+        // A number of alternatives asks for them too.
+        logprobs: u32::try_from(top_logprobs).ok().filter(|top| include.logprobs || *top > 0),
         ..openai::sampling(&fields, &card.sampling_defaults)?
     };
-    let (tools, warnings) = tool_use(&fields)?;
-    let conversation = conversation(&fields, past)?;
+    let mut warnings = Vec::new();
+    let tools = tool_use(&fields, &mut warnings)?;
+    let conversation = conversation(&fields, past, &mut warnings)?;
     let max_output_tokens = fields.integer("max_output_tokens", 1..=i64::MAX)?;
     let owned = |name: &str| Ok::<_, Error>(fields.text(name)?.map(str::to_owned));
     let echo = Echo {
@@ -116,6 +135,7 @@ pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<Respo
         top_p: sampling.top_p,
         truncation: "disabled",
         user: owned("user")?,
+        seals_reasoning: include.sealed_reasoning,
     };
     let max_tokens = max_output_tokens.and_then(|tokens| usize::try_from(tokens).ok());
     let generate = GenerateRequest {
@@ -135,13 +155,17 @@ pub(super) fn new_id(prefix: &str) -> String {
     format!("{prefix}_{}", Uuid::new_v4().simple())
 }
 
-fn conversation(fields: &Fields<'_>, past: &dyn Past) -> Result<Vec<Value>> {
+fn conversation(
+    fields: &Fields<'_>,
+    past: &dyn Past,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<Value>> {
     let before = match fields.text("previous_response_id")? {
         Some(id) => past.conversation(id)?,
         None => Vec::new(),
     };
     let mut conversation = Conversation::after(before);
-    input::add(&mut conversation, fields, past)?;
+    input::add(&mut conversation, fields, past, warnings)?;
     Ok(conversation.into_messages())
 }
 
@@ -188,17 +212,25 @@ fn refuse(fields: &Fields<'_>) -> Result<()> {
     Ok(())
 }
 
-/// How many alternatives are told beside each token of a text, if anything is: `include` asks for it, and
-/// so does a number of alternatives.
-fn logprobs(fields: &Fields<'_>, top: i64) -> Result<Option<u32>> {
-    let mut included = false;
+/// What a response tells beyond the rest.
+#[derive(Default)]
+struct Include {
+    logprobs: bool,
+    sealed_reasoning: bool,
+}
+
+fn include(fields: &Fields<'_>) -> Result<Include> {
+    let mut include = Include::default();
     for (index, item) in fields.array("include")?.unwrap_or_default().iter().enumerate() {
         let path = format!("include[{index}]");
-        let wanted = item.as_str().ok_or_else(|| mismatch(&path, "a string", item))?;
-        // The rest are parts of items that do not occur here, or are there anyway.
-        included |= wanted == "message.output_text.logprobs";
+        match item.as_str().ok_or_else(|| mismatch(&path, "a string", item))? {
+            "message.output_text.logprobs" => include.logprobs = true,
+            "reasoning.encrypted_content" => include.sealed_reasoning = true,
+            // The rest are parts of items that do not occur here.
+            _ => {}
+        }
     }
-    Ok(u32::try_from(top).ok().filter(|top| included || *top > 0))
+    Ok(include)
 }
 
 /// What the text must look like, unless it is plain text.
@@ -261,18 +293,37 @@ const HOSTED_TOOLS: [&str; 8] = [
     "tool_search",
 ];
 
-fn tool_use(fields: &Fields<'_>) -> Result<(ToolUse, Vec<String>)> {
-    let mut warnings = Vec::new();
+fn tool_use(fields: &Fields<'_>, warnings: &mut Vec<String>) -> Result<ToolUse> {
     let tools = tools::tools(fields, |entry| match entry.required_text("type")? {
-        "function" => Ok(Some(Described { fields: entry, schema: "parameters" })),
+        "function" => Ok(vec![Described { fields: entry, schema: "parameters", namespace: None }]),
+        "namespace" => namespaced(&entry),
         kind if HOSTED_TOOLS.iter().any(|hosted| kind.starts_with(hosted)) => {
             let (path, kind) = (entry.path_of("type"), shortened(kind));
             warnings.push(format!("{path}: {kind} is left out, nothing here runs it"));
-            Ok(None)
+            Ok(Vec::new())
         }
         kind => Err(entry.unsupported_kind("type", "tools", kind)),
     })?;
     let choice = tools::choice(fields, &tools, Ok)?;
     let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-    Ok((ToolUse { tools, choice, parallel }, warnings))
+    Ok(ToolUse { tools, choice, parallel })
+}
+
+/// The functions of a namespace, the first of which tells what all are for.
+fn namespaced<'a>(entry: &Fields<'a>) -> Result<Vec<Described<'a>>> {
+    let name = entry.required_text("name")?;
+    let mut description = entry.text("description")?;
+    entry.required("tools")?;
+    let functions = entry.array("tools")?.unwrap_or_default().iter().enumerate();
+    let described = functions.map(|(index, function)| {
+        let fields = Fields::at(format!("{}[{index}]", entry.path_of("tools")), function)?;
+        match fields.required_text("type")? {
+            "function" => {
+                let namespace = Some(Namespace { name, description: description.take() });
+                Ok(Described { fields, schema: "parameters", namespace })
+            }
+            kind => Err(fields.unsupported_kind("type", "tools", kind)),
+        }
+    });
+    described.collect()
 }

@@ -1,7 +1,7 @@
 //! The order of events, and what requests become.
 
 use proptest::prelude::*;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{Past, ResponseRequest, ResponseTeller, response};
 use crate::error::{Code, Error, Result};
@@ -9,8 +9,8 @@ use crate::gateway::script::card;
 use crate::gateway::{FinishReason, Prompt, Reasoning, ReasoningEffort, Structure, ToolChoice};
 use crate::grammar::Constraint;
 use crate::output::AnswerPart;
-use crate::wire::Frame;
 use crate::wire::answers::{Answer, any_answer, data, ending};
+use crate::wire::{Frame, Teller};
 
 /// One response, `resp_1`, of one item, `msg_1`.
 struct OneResponse;
@@ -80,6 +80,9 @@ fn told(frames: &[Frame]) -> (Value, Vec<Value>) {
                         item[name] = event["item"][name].clone();
                     }
                 }
+                if let Some(sealed) = event["item"].get("encrypted_content") {
+                    item["encrypted_content"] = sealed.clone();
+                }
                 assert_eq!(item, event["item"], "its head is the one it began with");
                 done.push(item);
             }
@@ -134,19 +137,11 @@ fn take(open: &mut Open, kind: &str, event: &Value) {
     }
 }
 
-/// What an output says: its reasoning, its text and its calls, without ids.
-fn said(output: &Value) -> (String, String, Vec<Value>) {
-    let items = output.as_array().unwrap();
-    let joined = |kind: &str| -> String {
-        let texts = items.iter().filter(|item| item["type"] == kind);
-        texts.filter_map(|item| item["content"][0]["text"].as_str()).collect()
-    };
-    let calls = items.iter().filter(|item| item["type"] == "function_call").map(|call| {
-        let mut call: Map<String, Value> = call.as_object().unwrap().clone();
-        call.shift_remove("id");
-        Value::Object(call)
-    });
-    (joined("reasoning"), joined("message"), calls.collect())
+/// The items of an output without their ids, which are random.
+fn nameless(output: &Value) -> Vec<Value> {
+    let mut items = output.as_array().unwrap().clone();
+    items.iter_mut().for_each(|item| item["id"] = Value::Null);
+    items
 }
 
 proptest! {
@@ -158,7 +153,7 @@ proptest! {
         let response = &end["response"];
         match answer.whole(&mut teller()) {
             Some(whole) => {
-                prop_assert_eq!(said(&response["output"]), said(&whole["output"]));
+                prop_assert_eq!(nameless(&response["output"]), nameless(&whole["output"]));
                 for name in ["status", "incomplete_details", "usage", "error", "timings", "id"] {
                     prop_assert_eq!(&response[name], &whole[name], "{}", name);
                 }
@@ -319,6 +314,148 @@ fn an_answer_is_a_part_of_the_conversation_that_goes_on() {
                 },
             ])
         );
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_kept_conversation_is_what_it_is_when_the_output_is_sent_back(answer in any_answer()) {
+        let mut teller = teller();
+        let (end, _) = told(&answer.streamed(&mut teller));
+        let mut input = vec![json!({"role": "user", "content": "hi"})];
+        let before = conversation(json!({"input": input}));
+        let output = end["response"]["output"].as_array().unwrap();
+        let is_cut =
+            |item: &Value| item["type"] == "function_call" && item["status"] == "incomplete";
+        input.extend(output.iter().filter(|item| !is_cut(item)).cloned());
+        let continued = teller.continued(before.as_array().unwrap().clone());
+        prop_assert_eq!(Value::from(continued), conversation(json!({"input": input})));
+    }
+}
+
+#[test]
+fn thinking_comes_back_sealed_or_as_it_was_told_and_what_others_sealed_is_left_alone() {
+    let echo = read(json!({"include": ["reasoning.encrypted_content"]})).unwrap().echo;
+    let mut teller = ResponseTeller::new("resp_9".to_owned(), 7, String::new(), echo);
+    let parts = ["hm,", " é"].map(|text| AnswerPart::Reasoning(text.to_owned()));
+    let answer = Answer { parts: parts.into(), end: Ok(ending(FinishReason::Stop, None)) };
+    let (_, done) = told(&answer.streamed(&mut teller));
+    let thought = |item: &Value| {
+        let input = json!([{"role": "user", "content": "hi"}, item]);
+        conversation(json!({"input": input}))[1]["reasoning_content"].clone()
+    };
+    let mut item = done[0].clone();
+    assert_eq!(thought(&item), "hm, é");
+    item["content"] = Value::Null;
+    assert_eq!(thought(&item), "hm, é");
+    for sealed in ["slipstream:!", "slipstream:/w==", "gAAAA", ""] {
+        item["encrypted_content"] = json!(sealed);
+        assert_eq!(thought(&item), Value::Null, "{sealed}");
+    }
+    item["summary"] = json!([{"type": "summary_text", "text": "short"}]);
+    assert_eq!(thought(&item), "short");
+}
+
+#[test]
+fn what_other_servers_models_called_is_a_call_and_what_those_servers_ran_is_left_out() {
+    let action = json!({"type": "exec", "command": ["ls"]});
+    let request = read(json!({"input": [
+        {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": "*** Begin"},
+        {"type": "local_shell_call", "call_id": "c2", "status": "completed", "action": action},
+        {"type": "web_search_call", "status": "completed", "action": {"type": "search"}},
+        {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"},
+        {"type": "local_shell_call_output", "id": "c2", "output": "a b"},
+    ]}));
+    let request = request.unwrap();
+    let call = |id: &str, name: &str, arguments: &Value| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+    let result =
+        |id: &str, text: &str| json!({"role": "tool", "tool_call_id": id, "content": text});
+    let calls = [
+        call("c1", "apply_patch", &json!({"input": "*** Begin"})),
+        call("c2", "local_shell", &action),
+    ];
+    assert_eq!(
+        request.conversation,
+        [
+            json!({"role": "assistant", "content": "", "tool_calls": calls}),
+            result("c1", "done"),
+            result("c2", "a b")
+        ]
+    );
+    assert_eq!(
+        request.warnings,
+        ["input[2].type: web_search_call is left out, nothing here ran it"]
+    );
+}
+
+#[test]
+fn a_tool_in_a_namespace_is_one_name_to_the_model_and_two_to_the_client() {
+    let function =
+        |name: &str| json!({"type": "function", "name": name, "description": "Does it."});
+    let tools = json!([
+        {"type": "namespace", "name": "mcp__cal__", "description": "Plan.", "tools": [
+            function("_make"), function("_list"),
+        ]},
+        {"type": "namespace", "name": "crm", "description": "", "tools": [function("find")]},
+        function("look"),
+    ]);
+    let called = json!({"type": "function_call", "call_id": "c1", "namespace": "crm", "name": "find", "arguments": "{}"});
+    let request = read(json!({
+        "input": [called], "tools": tools,
+        "tool_choice": {"type": "function", "namespace": "crm", "name": "find"},
+    }));
+    let request = request.unwrap();
+    assert_eq!(request.conversation[0]["tool_calls"][0]["function"]["name"], "crm__find");
+    assert_eq!(request.generate.tools.choice, ToolChoice::Named("crm__find".to_owned()));
+    let told: Vec<_> = request.generate.tools.tools.iter().collect();
+    let told = told.iter().map(|tool| (tool.name.as_str(), tool.description.as_deref().unwrap()));
+    let names = ["mcp__cal___make", "mcp__cal___list", "crm__find", "look"];
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        names
+            .into_iter()
+            .zip(["Plan.\n\nDoes it.", "Does it.", "Does it.", "Does it."])
+            .collect::<Vec<_>>()
+    );
+    let own = [("mcp__cal__", "_make"), ("mcp__cal__", "_list"), ("crm", "find")];
+    let own = own.map(|(namespace, name)| (json!(namespace), json!(name)));
+    for (name, own) in names.into_iter().zip(own.into_iter().chain([(Value::Null, json!("look"))]))
+    {
+        let mut teller =
+            ResponseTeller::new("resp_9".to_owned(), 7, String::new(), request.echo.clone());
+        let (index, id) = (0, "c".to_owned());
+        teller.fold(AnswerPart::ToolCallStarted { index, id, name: name.to_owned() });
+        teller.fold(AnswerPart::ToolCallEnded { index });
+        let item = serde_json::to_value(&teller.response().output()[0]).unwrap();
+        assert_eq!((item["namespace"].clone(), item["name"].clone()), own);
+        assert_eq!(teller.continued(Vec::new())[0]["tool_calls"][0]["function"]["name"], name);
+    }
+    for (tools, param) in [
+        (json!([{"type": "namespace", "name": "n"}]), "tools[0].tools"),
+        (
+            json!([{"type": "namespace", "name": "n", "tools": [{"type": "function"}]}]),
+            "tools[0].tools[0].name",
+        ),
+        (
+            json!([{"type": "namespace", "name": "n", "tools": [{"type": "custom"}]}]),
+            "tools[0].tools[0].type",
+        ),
+        (
+            json!([{"type": "namespace", "name": "n", "tools": [function("a")]}, function("n__a")]),
+            "tools[1].name",
+        ),
+    ] {
+        assert_eq!(read(json!({"tools": tools})).unwrap_err().param(), Some(param), "{tools}");
+    }
+}
+
+#[test]
+fn numbers_are_the_same_however_a_response_travels() {
+    let echo = read(json!({"temperature": 0.7, "top_p": 0.9})).unwrap().echo;
+    let mut teller = ResponseTeller::new("resp_9".to_owned(), 77, "lab/bytes".to_owned(), echo);
+    for frame in teller.opening() {
+        let response = &data(&frame)["response"];
+        assert_eq!((&response["temperature"], &response["top_p"]), (&json!(0.7), &json!(0.9)));
     }
 }
 

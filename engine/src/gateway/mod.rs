@@ -8,6 +8,7 @@
 //! and finds stop strings in the visible text, off the engine thread. Dropping it
 //! cancels the row. A request for vectors ([`EmbedRequest`]) is rows too, which end with their prompts.
 
+mod billing;
 mod card;
 mod dialogue;
 mod driver;

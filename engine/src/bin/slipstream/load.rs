@@ -62,6 +62,7 @@ pub(crate) struct Serving {
     pub(crate) kv_budget: ByteBudget,
     pub(crate) prompt_cache: ByteBudget,
     pub(crate) max_tokens_default: usize,
+    pub(crate) keeps_billing_line: bool,
     /// What the flags say of sampling.
     pub(crate) sampling: SamplingOverrides,
 }
@@ -161,6 +162,7 @@ impl ModelArguments {
             },
             sampling_defaults: serving.sampling.over(&of_model.over(&SamplingParams::default())),
             max_tokens_default: serving.max_tokens_default,
+            keeps_billing_line: serving.keeps_billing_line,
             kv: loaded.kv_profile(scheme),
         })
     }

@@ -67,6 +67,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TOKENS", default_value_t = limits::ANSWER_TOKENS_DEFAULT as u32,
           value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: u32,
+    /// Leave the line about accounting in prompts with which Claude Code begins its system prompt. It differs
+    /// from request to request, so that no prompt begins like a kept one.
+    #[arg(long)]
+    keep_billing_line: bool,
     #[command(flatten)]
     sampling: SamplingArguments,
     /// A name, beyond the loopback ones, that clients may call this server by (repeatable).
@@ -166,6 +170,7 @@ impl Arguments {
             kv_budget: self.kv_budget,
             prompt_cache: self.prompt_cache,
             max_tokens_default: self.max_tokens as usize,
+            keeps_billing_line: self.keep_billing_line,
             sampling: self.sampling.overrides(),
         }
     }

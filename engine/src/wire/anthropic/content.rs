@@ -8,14 +8,9 @@ use crate::wire::conversation::Conversation;
 /// Blocks that hold a text.
 const TEXTS: &[Kind] = &[("text", "text")];
 
-/// How Claude Code begins a line about its accounting, which differs from request to request: it is not
-/// for the model, and would keep the cache from knowing the prompt again.
-const BILLING: &str = "x-anthropic-billing-header:";
-
 /// The system prompt: a text, or blocks of text.
 pub(super) fn system(fields: &Fields<'_>) -> Result<Option<String>> {
-    let mut texts = texts(fields, "system", TEXTS)?.unwrap_or_default();
-    texts.retain(|text| !text.starts_with(BILLING));
+    let texts = texts(fields, "system", TEXTS)?.unwrap_or_default();
     Ok(Some(texts.join("\n")).filter(|text| !text.is_empty()))
 }
 

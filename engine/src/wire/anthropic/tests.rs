@@ -187,7 +187,6 @@ fn conversation(fields: Value) -> Value {
 fn blocks_become_messages_that_templates_read() {
     let cached = json!({"type": "ephemeral"});
     let system = json!([
-        {"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=8f31a;"},
         {"type": "text", "text": "Be brief.", "cache_control": cached},
         {"type": "text", "text": "Be kind."},
     ]);

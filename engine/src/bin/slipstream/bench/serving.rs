@@ -224,6 +224,7 @@ fn card(tokenizer: &Tokenizer) -> ModelCard {
         capabilities: ModelCapabilities::default(),
         sampling_defaults: SamplingParams::default(),
         max_tokens_default: CONTEXT_TOKENS,
+        keeps_billing_line: false,
         kv: KvProfile { layers: Vec::new() },
     }
 }

@@ -221,7 +221,7 @@ fn blocks_become_messages_that_templates_read() {
                 "tool_calls": [call("t1", "look", json!({"at": [1]})), call("t2", "stop", json!({}))],
             },
             result("t1", "red\nblue"),
-            result("t2", "no"),
+            result("t2", "Error: no"),
             result("t2", ""),
             {"role": "user", "content": "go on"},
         ])
@@ -230,6 +230,52 @@ fn blocks_become_messages_that_templates_read() {
         conversation(json!({"system": "Be brief."})),
         json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}])
     );
+}
+
+#[test]
+fn texts_with_a_source_are_text_wherever_a_user_hands_them_on() {
+    let document = |source: Value| json!({"type": "document", "source": source, "title": "Bees", "citations": {"enabled": true}});
+    let plain = document(json!({"type": "text", "media_type": "text/plain", "data": "They fly."}));
+    let listed = document(
+        json!({"type": "content", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}),
+    );
+    let found = json!({
+        "type": "search_result", "title": "Wasps", "source": "https://wasps",
+        "content": [{"type": "text", "text": "So do they."}],
+    });
+    let blocks = json!([plain, listed, found]);
+    let said = "Bees\nThey fly.\nBees\na\nb\nWasps\nhttps://wasps\nSo do they.";
+    let user = |content: &Value| json!([{"role": "user", "content": content}]);
+    let told = conversation(json!({"messages": user(&blocks)}));
+    assert_eq!(told, json!([{"role": "user", "content": said}]));
+    let referred = json!([found, {"type": "tool_reference", "tool_name": "look"}]);
+    for (content, failed, expected) in [
+        (&blocks, false, said),
+        (&referred, false, "Wasps\nhttps://wasps\nSo do they.\nlook"),
+        (&json!([]), true, "Error:"),
+        (&json!("gone"), true, "Error: gone"),
+    ] {
+        let result = json!({"type": "tool_result", "tool_use_id": "t", "content": content, "is_error": failed});
+        let told = conversation(json!({"messages": user(&json!([result]))}));
+        assert_eq!(told[0]["content"], expected);
+    }
+}
+
+#[test]
+fn what_is_no_text_is_refused_where_it_stands() {
+    let pdf = json!({"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": ""}});
+    let image = json!({"type": "image", "source": {"type": "url", "url": "x"}});
+    let in_result = json!({"type": "tool_result", "tool_use_id": "t", "content": [image]});
+    for (content, code, param) in [
+        (json!([pdf]), Code::Unsupported, "messages[0].content[0].source.type"),
+        (json!([image]), Code::Unsupported, "messages[0].content[0].type"),
+        (json!([in_result]), Code::Unsupported, "messages[0].content[0].content[0].type"),
+        (json!([]), Code::InvalidRequest, "messages[0].content"),
+    ] {
+        let body = body(json!({"messages": [{"role": "user", "content": content}]}));
+        let error = count_tokens(&body, &card()).unwrap_err();
+        assert_eq!((error.code(), error.param()), (code, Some(param)), "{error}");
+    }
 }
 
 #[test]

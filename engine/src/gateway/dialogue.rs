@@ -31,6 +31,8 @@ pub(super) struct Dialogue {
     control: ControlTokens,
     /// What earlier answers must not: they may hold the model's own markup.
     control_in_answers: ControlTokens,
+    /// The same where they begin reasoning that they do not end.
+    control_in_open_answers: ControlTokens,
     /// Special tokens that are text for the parser, without and with calls.
     shown: [Arc<[u32]>; 2],
     /// Whether the line of [`billing`] stays in prompts.
@@ -65,6 +67,7 @@ impl Dialogue {
         Self {
             shown: [shown(false), shown(true)],
             control_in_answers: control.without(&markup).without(&[begin, end]),
+            control_in_open_answers: control.without(&markup).with(&[begin, end]),
             control,
             manners,
             format,
@@ -199,7 +202,13 @@ impl Dialogue {
         };
         let fields = fields.iter().map(|(name, value)| {
             let own = answer && name != "tool_calls";
-            let control = if own { &self.control_in_answers } else { &self.control };
+            let control = match value.as_str() {
+                _ if !own => &self.control,
+                Some(text) if self.format.leaves_reasoning_open(text) => {
+                    &self.control_in_open_answers
+                }
+                _ => &self.control_in_answers,
+            };
             (name.clone(), break_up(value, control))
         });
         Value::Object(fields.collect())

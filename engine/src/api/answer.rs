@@ -15,7 +15,7 @@ use super::rejection::Rejection;
 use crate::config::KeepAlive;
 use crate::error::{Code, Error, Result};
 use crate::gateway::{AnswerEvent, Engine, Generation, LogprobEntry};
-use crate::output::{AnswerPart, FoldedAnswer};
+use crate::output::AnswerPart;
 use crate::wire::{Ending, Frame, Teller};
 
 /// How an answer is to be told.
@@ -118,14 +118,14 @@ fn event(Frame { event, data }: Frame) -> Event {
     event.map_or_else(Event::default, |name| Event::default().event(name)).data(data)
 }
 
-/// The same events, folded into one answer.
+/// The same events, joined to one answer.
 async fn whole<T: Teller>(mut teller: T, mut generation: Generation) -> Result<T::Whole> {
-    let mut answer = FoldedAnswer::default();
+    let mut parts = Vec::new();
     loop {
         match next_of(&mut generation).await? {
-            Told::Part(part) => answer.extend([part]),
+            Told::Part(part) => AnswerPart::join(&mut parts, part),
             Told::Logprobs(entries) => teller.logprobs(entries),
-            Told::End(ending) => return Ok(teller.whole(answer, &ending)),
+            Told::End(ending) => return Ok(teller.whole(parts, &ending)),
         }
     }
 }

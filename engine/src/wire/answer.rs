@@ -2,13 +2,13 @@
 //!
 //! A [`Teller`] is told the events of one answer and shapes them. Life of a stream: the opening, parts in
 //! any number, then one ending or one error, after which nothing comes. A whole answer is the same
-//! events, folded first. Both are told by the same teller, so that they say the same.
+//! parts, joined first. Both are told by the same teller, so that they say the same.
 
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::gateway::{FinishReason, LogprobEntry, Usage};
-use crate::output::{AnswerPart, FoldedAnswer};
+use crate::output::AnswerPart;
 
 /// One server-sent event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,6 +72,6 @@ pub trait Teller: Send + 'static {
     /// An event that adds nothing to the answer.
     fn idle(&mut self) -> Frame;
 
-    /// The answer of a request that does not stream.
-    fn whole(&mut self, answer: FoldedAnswer, ending: &Ending) -> Self::Whole;
+    /// The answer of a request that does not stream, whose neighbouring parts of one kind are one.
+    fn whole(&mut self, parts: Vec<AnswerPart>, ending: &Ending) -> Self::Whole;
 }

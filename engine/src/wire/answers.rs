@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{Ending, Frame, Teller};
 use crate::error::{Code, Error};
 use crate::gateway::{FinishReason, Usage};
-use crate::output::{AnswerPart, FoldedAnswer};
+use crate::output::AnswerPart;
 use crate::scheduler::Lane;
 
 /// An answer as a generation tells it.
@@ -34,12 +34,10 @@ impl Answer {
     /// What `teller` makes of it as a whole; `None` when it fails.
     pub(super) fn whole(&self, teller: &mut impl Teller) -> Option<Value> {
         let ending = self.end.as_ref().ok()?;
-        let whole = teller.whole(self.folded(), ending);
+        let mut parts = Vec::new();
+        self.parts.iter().for_each(|part| AnswerPart::join(&mut parts, part.clone()));
+        let whole = teller.whole(parts, ending);
         Some(serde_json::to_value(whole).unwrap())
-    }
-
-    pub(super) fn folded(&self) -> FoldedAnswer {
-        self.parts.iter().cloned().collect()
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::store::{Kept, ResponseStore};
 use crate::error::Error;
 use crate::gateway::LogprobEntry;
-use crate::output::{AnswerPart, FoldedAnswer};
+use crate::output::AnswerPart;
 use crate::wire::responses::{Response, ResponseTeller};
 use crate::wire::{Ending, Frame, Teller};
 
@@ -74,8 +74,8 @@ impl Teller for Keeping {
         self.teller.idle()
     }
 
-    fn whole(&mut self, answer: FoldedAnswer, ending: &Ending) -> Response {
-        let whole = self.teller.whole(answer, ending);
+    fn whole(&mut self, parts: Vec<AnswerPart>, ending: &Ending) -> Response {
+        let whole = self.teller.whole(parts, ending);
         self.keep();
         whole
     }

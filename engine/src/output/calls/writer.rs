@@ -52,18 +52,14 @@ impl Writer {
     }
 
     pub(in crate::output) fn reasoning(&mut self, text: String) {
-        match self.parts.last_mut() {
-            _ if text.is_empty() => {}
-            Some(AnswerPart::Reasoning(before)) => before.push_str(&text),
-            _ => self.parts.push(AnswerPart::Reasoning(text)),
+        if !text.is_empty() {
+            AnswerPart::join(&mut self.parts, AnswerPart::Reasoning(text));
         }
     }
 
     pub(in crate::output) fn text(&mut self, text: String) {
-        match self.parts.last_mut() {
-            _ if text.is_empty() => {}
-            Some(AnswerPart::Text(before)) => before.push_str(&text),
-            _ => self.parts.push(AnswerPart::Text(text)),
+        if !text.is_empty() {
+            AnswerPart::join(&mut self.parts, AnswerPart::Text(text));
         }
     }
 
@@ -94,14 +90,8 @@ impl Writer {
         if json.is_empty() || !self.open {
             return;
         }
-        let open = self.ids.len() - 1;
-        match self.parts.last_mut() {
-            Some(AnswerPart::ToolCallArguments { json: before, .. }) => before.push_str(json),
-            _ => {
-                let json = json.to_owned();
-                self.parts.push(AnswerPart::ToolCallArguments { index: open, json });
-            }
-        }
+        let (index, json) = (self.ids.len() - 1, json.to_owned());
+        AnswerPart::join(&mut self.parts, AnswerPart::ToolCallArguments { index, json });
     }
 
     /// Ends the open call.

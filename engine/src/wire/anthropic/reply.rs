@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::error::ErrorBody;
 use crate::error::Error;
 use crate::gateway::{FinishReason, Usage};
-use crate::output::{AnswerPart, FoldedAnswer, FoldedCall};
+use crate::output::AnswerPart;
 use crate::wire::timings::Timings;
 use crate::wire::{Ending, Frame, Teller};
 
@@ -251,24 +251,35 @@ impl Teller for MessageTeller {
         Event::Ping.frame()
     }
 
-    fn whole(&mut self, answer: FoldedAnswer, ending: &Ending) -> Message {
-        let FoldedAnswer { reasoning, text, calls, .. } = answer;
-        let said = |text: &String| !text.is_empty();
-        let thinking = Some(reasoning).filter(said);
-        let thinking = thinking.map(|thinking| Block::Thinking { thinking, signature: SIGNATURE });
-        let text = Some(text).filter(said).map(|text| Block::Text { text });
-        let calls = calls.into_iter().filter_map(tool_use);
-        let content = thinking.into_iter().chain(text).chain(calls).collect();
-        let message = self.message(content, Stop::from(ending), UsageCounts::from(&ending.usage));
+    fn whole(&mut self, parts: Vec<AnswerPart>, ending: &Ending) -> Message {
+        let message =
+            self.message(blocks(parts), Stop::from(ending), UsageCounts::from(&ending.usage));
         Message { timings: Some(Timings::from(&ending.usage)), ..message }
     }
 }
 
-/// The block of a call that is complete.
-fn tool_use(call: FoldedCall) -> Option<Block> {
-    let FoldedCall { id, name, arguments, ended, .. } = call;
-    let input = serde_json::from_str(&arguments).ok().filter(|_| ended)?;
-    Some(Block::ToolUse { id, name, input })
+/// The blocks of a whole message, in the order in which they were said; none of a call that did not end.
+fn blocks(parts: Vec<AnswerPart>) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    let (mut called, mut arguments) = (None, String::new());
+    for part in parts {
+        match part {
+            AnswerPart::Reasoning(thinking) => {
+                blocks.push(Block::Thinking { thinking, signature: SIGNATURE });
+            }
+            AnswerPart::Text(text) => blocks.push(Block::Text { text }),
+            AnswerPart::ToolCallStarted { id, name, .. } => {
+                (called, arguments) = (Some((id, name)), String::new());
+            }
+            AnswerPart::ToolCallArguments { json, .. } => arguments.push_str(&json),
+            AnswerPart::ToolCallEnded { .. } => {
+                let input = serde_json::from_str(&arguments).ok();
+                let call = called.take().zip(input);
+                blocks.extend(call.map(|((id, name), input)| Block::ToolUse { id, name, input }));
+            }
+        }
+    }
+    blocks
 }
 
 impl UsageCounts {

@@ -86,30 +86,12 @@ fn take_delta(block: &mut Value, json: &mut String, delta: &Value) {
     }
 }
 
-/// A message with its thinking first, then its text, then its whole calls, as a whole one has it.
-fn gathered(mut message: Value) -> Value {
-    let Value::Array(blocks) = message["content"].take() else { panic!("content is a list") };
-    let joined = |kind: &str, name: &str| -> String {
-        blocks
-            .iter()
-            .filter(|block| block["type"] == kind)
-            .filter_map(|block| block[name].as_str())
-            .collect()
-    };
-    let mut content = Vec::new();
-    let thinking = joined("thinking", "thinking");
-    if !thinking.is_empty() {
-        let block = blocks.iter().find(|block| block["type"] == "thinking").unwrap();
-        content.push(
-            json!({"type": "thinking", "thinking": thinking, "signature": block["signature"]}),
-        );
-    }
-    let text = joined("text", "text");
-    if !text.is_empty() {
-        content.push(json!({"type": "text", "text": text}));
-    }
-    content.extend(blocks.iter().filter(|block| block["input"].is_object()).cloned());
-    message["content"] = Value::from(content);
+/// A message without the calls that were cut off, which a whole one has not.
+fn without_open_calls(mut message: Value) -> Value {
+    message["content"]
+        .as_array_mut()
+        .unwrap()
+        .retain(|block| block["type"] != "tool_use" || block["input"].is_object());
     message
 }
 
@@ -119,7 +101,7 @@ proptest! {
         answer in any_answer(),
     ) {
         let streamed = read(&answer.streamed(&mut teller()));
-        prop_assert_eq!(streamed.map(gathered), answer.whole(&mut teller()));
+        prop_assert_eq!(streamed.map(without_open_calls), answer.whole(&mut teller()));
     }
 }
 

@@ -8,7 +8,7 @@ use super::error::ErrorBody;
 use super::reply::{Body, ReplyHead};
 use crate::error::Error;
 use crate::gateway::LogprobEntry;
-use crate::output::{AnswerPart, FoldedAnswer};
+use crate::output::AnswerPart;
 use crate::wire::{Ending, Frame, Teller};
 
 /// Tells an answer in chunks, or as one body.
@@ -69,7 +69,7 @@ impl Teller for Chunks {
         Frame::data(&nothing.expect("both kinds have chunks of text"))
     }
 
-    fn whole(&mut self, answer: FoldedAnswer, ending: &Ending) -> Body {
-        self.head.whole(answer, &self.entries, ending.reason, &ending.usage)
+    fn whole(&mut self, parts: Vec<AnswerPart>, ending: &Ending) -> Body {
+        self.head.whole(parts.into_iter().collect(), &self.entries, ending.reason, &ending.usage)
     }
 }

@@ -358,8 +358,8 @@ impl Teller for ResponseTeller {
         self.frame(event)
     }
 
-    fn whole(&mut self, answer: FoldedAnswer, ending: &Ending) -> Response {
-        for part in unfolded(answer) {
+    fn whole(&mut self, parts: Vec<AnswerPart>, ending: &Ending) -> Response {
+        for part in unfolded(parts.into_iter().collect()) {
             self.part(part);
         }
         self.finish(ending);

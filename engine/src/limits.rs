@@ -94,8 +94,10 @@ pub const MASK_THREADS_MAX: usize = 4;
 /// Prompts from this length on are kept at their boundaries while they are read, and copied out of a batch at
 /// their end. What is shorter is read again sooner than it is kept.
 pub const KEPT_PROMPT_TOKENS_MIN: usize = 256;
-/// Tokens that are shown of a prompt and of a kept one where they part.
+/// Tokens that are shown of a prompt and of a kept one where they part, and as many before.
 pub const DIVERGENCE_TOKENS: usize = 12;
+/// First tokens by which a kept prompt is listed.
+pub const LISTED_TOKENS_MAX: usize = 64;
 /// How often the scheduler posts a snapshot while nothing but token counts changes.
 pub const SNAPSHOT_PERIOD_MS: u64 = 20;
 /// How long the engine may go without progress before it counts as stuck. One prompt chunk of a large

@@ -75,7 +75,7 @@ impl<E: Executor> Scheduler<E> {
             batch: self.batch_snapshot(),
             step: self.steps.times(),
             totals: self.totals,
-            prompt_cache: self.prompts.snapshot(),
+            prompt_cache: self.prompts.counts(),
             memory: self.executor.memory(),
             progressed_at: self.progressed_at,
         }

@@ -129,6 +129,8 @@ pub struct PromptCacheSnapshot {
     pub hit_tokens: u64,
     /// Entries that it let go of to make room.
     pub evictions: u64,
+    /// Entries that found no room in it at all.
+    pub refusals: u64,
 }
 
 /// Counters since start.

@@ -140,6 +140,7 @@ struct PromptCacheStats {
     misses: u64,
     hit_tokens: u64,
     evictions: u64,
+    refusals: u64,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -269,6 +270,7 @@ impl From<&PromptCacheSnapshot> for PromptCacheStats {
             misses: cache.misses,
             hit_tokens: cache.hit_tokens,
             evictions: cache.evictions,
+            refusals: cache.refusals,
         }
     }
 }

@@ -80,7 +80,7 @@ async fn stats_show_every_figure_of_the_snapshot() {
             },
             "prompt_cache": {
                 "entries": 3, "bytes": 700, "cap_bytes": 1000, "hits": 5, "misses": 2,
-                "hit_tokens": 60, "evictions": 1,
+                "hit_tokens": 60, "evictions": 1, "refusals": 4,
             },
             "memory": {
                 "active_bytes": 10, "cache_bytes": 11, "peak_bytes": 12, "weights_bytes": 13,
@@ -98,6 +98,7 @@ fn kept_prompts() -> PromptCacheSnapshot {
         misses: 2,
         hit_tokens: 60,
         evictions: 1,
+        refusals: 4,
     }
 }
 

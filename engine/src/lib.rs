@@ -18,6 +18,7 @@ pub mod grammar;
 #[cfg(feature = "mlx")]
 pub mod model;
 pub mod output;
+pub mod prompt_cache;
 pub mod sampling;
 
 pub mod hub;

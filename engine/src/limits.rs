@@ -37,6 +37,17 @@ pub const KV_GRANULE_TOKENS: usize = 256;
 /// operations, each of which waits for the one before, and the device keeps about one and a half memories
 /// for it until it has run: 70 MB for 32 tokens of a layer of 32 heads of 128 by 128.
 pub const RECURRENCE_PIECE_TOKENS: usize = 32;
+/// The default of `--ssd-cache-max`: bytes of the prompts that a folder keeps.
+pub const DISK_CACHE_BYTES_DEFAULT: u64 = 16 << 30;
+/// Bytes that are written to a folder of prompts in a day, by default: 117 TB in five years, which is
+/// below what even a small laptop's drive is rated for.
+pub const DISK_DAY_BYTES_DEFAULT: u64 = 64 << 30;
+/// Bytes of tensors that may wait for the disk, by default.
+pub const DISK_QUEUE_BYTES_DEFAULT: u64 = 2 << 30;
+/// Where a tensor may start in a stored prompt: the pages of Apple's processors.
+pub const DISK_ALIGNMENT_BYTES: u64 = 16 << 10;
+/// Bytes of a stored prompt before its first tensor: its tokens and what describes it.
+pub const DISK_HEADER_BYTES_MAX: u64 = 64 << 20;
 /// Decode steps between two clearings of MLX's buffer cache.
 pub const CLEAR_CACHE_STEPS: u64 = 256;
 /// Clients whose requests are counted under their own names; those that come later share one.

@@ -1,0 +1,1 @@
+//! Tests of the tier as a whole.

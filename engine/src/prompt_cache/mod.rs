@@ -1,0 +1,3 @@
+//! What rows leave behind for rows to come that begin with the same tokens.
+
+pub mod disk;

@@ -88,6 +88,12 @@ pub fn thread_busy() -> Duration {
     Duration::try_from(busy).unwrap_or_default()
 }
 
+/// How long all threads of this process together have kept processors busy.
+pub fn process_busy() -> Duration {
+    let busy = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(busy).unwrap_or_default()
+}
+
 /// Seconds since the Unix epoch, for the `created` fields of the APIs.
 #[allow(clippy::disallowed_methods)]
 pub fn unix_seconds() -> u64 {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::limits;
 
-pub use budget::{KvBudget, Room};
+pub use budget::{KvBudget, PromptCacheCap, Room};
 pub use bytes::{ByteCount, parse_bytes};
 pub use keep_alive::KeepAlive;
 pub use keys::ApiKey;
@@ -32,6 +32,12 @@ pub struct SchedulerConfig {
     pub max_gap: Option<Duration>,
     /// Bytes that the caches of live rows may take together (`--kv-budget`); `None` is no bound.
     pub kv_budget_bytes: Option<u64>,
+    /// Bytes that the caches of ended rows may take (`--prompt-cache`), as far as live rows leave room for them
+    /// in the KV budget; 0 keeps none.
+    pub prompt_cache_bytes: u64,
+    /// Prompts with this many tokens left to run are kept at their boundaries, and ones of this length are copied
+    /// out of a batch at their end.
+    pub kept_prompt_tokens_min: usize,
     /// Rows that may be live beyond `batch_rows_max`: one more is refused.
     pub waiting_rows_max: usize,
     /// What was switched off, for measurements.
@@ -53,6 +59,8 @@ impl Default for SchedulerConfig {
             prefill_chunk_tokens: limits::PREFILL_CHUNK_TOKENS_DEFAULT,
             max_gap: None,
             kv_budget_bytes: None,
+            prompt_cache_bytes: 0,
+            kept_prompt_tokens_min: limits::KEPT_PROMPT_TOKENS_MIN,
             waiting_rows_max: limits::WAITING_ROWS_MAX,
             levers: Levers::default(),
         }

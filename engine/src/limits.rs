@@ -94,8 +94,19 @@ pub const GRAMMAR_STACK_BYTES: usize = 128 * 1024 * 1024;
 pub const GRAMMAR_COMPILERS_MAX: usize = 2;
 /// Compiled grammars that are kept for requests to come.
 pub const GRAMMARS_MAX: usize = 64;
+/// Lexer states of one row's grammar. Each takes one to two kilobytes, which the row has for itself.
+pub const LEXER_STATES_MAX: usize = 50_000;
+/// Lexer states of a compiled grammar that its rows begin with, beside those that it cannot do without.
+pub const REHEARSAL_STATES_MAX: usize = 5_000;
+/// What compiling may spend on them, in llguidance's fuel: some 100 ms.
+pub const REHEARSAL_FUEL_MAX: usize = 1_000_000;
 /// Threads that fill token masks.
 pub const MASK_THREADS_MAX: usize = 4;
+/// Prompts from this length on are kept at their boundaries while they are read, and copied out of a batch at
+/// their end. What is shorter is read again sooner than it is kept.
+pub const KEPT_PROMPT_TOKENS_MIN: usize = 256;
+/// Tokens that are shown of a prompt and of a kept one where they part.
+pub const DIVERGENCE_TOKENS: usize = 12;
 /// How often the scheduler posts a snapshot while nothing but token counts changes.
 pub const SNAPSHOT_PERIOD_MS: u64 = 20;
 /// How long the engine may go without progress before it counts as stuck. One prompt chunk of a large

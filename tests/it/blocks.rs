@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
 use slipstream_engine::error::{Code, Error, Result};
+use slipstream_engine::prompt_cache::Unkept;
 use slipstream_engine::scheduler::{
     Board, Executor, FinishReason, Lane, RowEvent, RowSpec, Said, Sampled, Scheduler, Stepped,
     Yield,
@@ -35,12 +36,13 @@ const BLOCK_STEPS: usize = 3;
 
 impl Executor for Counting {
     type Solo = Row;
+    type Snapshot = Unkept;
 
     fn yields(&self) -> Yield {
         Yield::Blocks
     }
 
-    fn open(&mut self, spec: &RowSpec) -> Result<Row> {
+    fn open(&mut self, spec: &RowSpec, _: Option<Unkept>) -> Result<Row> {
         Ok(Row { prompt: spec.prompt.clone().into(), next: spec.prompt[0] * 100, ..Row::default() })
     }
 

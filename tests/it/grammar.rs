@@ -3,8 +3,9 @@
 use serde_json::Value;
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
-use slipstream_engine::grammar::Constraint;
-use slipstream_engine::scheduler::{Board, FinishReason, RowSpec, Scheduler};
+use slipstream_engine::error::Code;
+use slipstream_engine::grammar::{Constraint, Grammars};
+use slipstream_engine::scheduler::{Board, FinishReason, RowEvent, RowSpec, Scheduler};
 use slipstream_engine::tokenizer::Tokenizer;
 use slipstream_tests::client::{Client, serve_all};
 use slipstream_tests::grammar::{Case, END, cases, tokenizer};
@@ -184,6 +185,41 @@ fn an_answer_cut_by_its_length_ends_with_length_and_one_that_is_whole_there_with
         assert_eq!(clients[0].finish().unwrap().0, reason, "{max_tokens}");
         assert_eq!(clients[0].tokens(), &whole.tokens[..max_tokens.min(length)]);
     }
+}
+
+#[test]
+fn a_row_whose_grammar_grows_too_complex_fails_alone() {
+    let grammars = Grammars::new(tokenizer(), 61).with_lexer_states_max(60);
+    let greedy = Constraint::Regex("(a|b)*a(a|b){90}".to_owned());
+    let greedy = grammars.compile(&greedy).unwrap();
+    let mut specs: Vec<RowSpec> =
+        (0..4).map(|id| spec(id, &cases()[id], vec![id as u32, 5], 300)).collect();
+    specs[1].grammar = Some(greedy);
+    specs.push(row("plain".to_owned(), vec![3, 1], 60));
+    let clients = serve_all(&mut scripted(5), specs.iter().cloned(), 1);
+    for (spec, client) in specs.iter().zip(&clients) {
+        if spec.id == "1" {
+            let Some(RowEvent::Failed(error)) = client.end() else { panic!("{:?}", client.end()) };
+            assert_eq!(error.code(), Code::Unsupported);
+            assert!(error.message().contains("too complex"), "{error}");
+            assert!(!client.tokens().is_empty() && client.tokens().len() < 300);
+        } else {
+            assert_eq!(client.tokens(), answer(spec).tokens, "row {}", spec.id);
+            assert_eq!(client.finish().unwrap().0, answer(spec).reason);
+        }
+    }
+}
+
+#[test]
+fn a_row_of_which_only_the_empty_answer_matches_ends_at_once() {
+    let empty = Constraint::Regex("()".to_owned());
+    let grammar = Some(Grammars::new(tokenizer(), 61).compile(&empty).unwrap());
+    let spec = RowSpec { grammar, ..spec(0, &cases()[0], vec![1, 2], 50) };
+    let clients = serve_all(&mut scripted(4), [spec, row("1".to_owned(), vec![4], 9)], 0);
+    let (reason, usage) = clients[0].finish().unwrap();
+    assert_eq!((reason, usage.generated_tokens), (FinishReason::Stop, 1));
+    assert!(clients[0].tokens().is_empty());
+    assert_eq!(clients[1].tokens(), answer(&row("1".to_owned(), vec![4], 9)).tokens);
 }
 
 /// The same on a model of random weights.

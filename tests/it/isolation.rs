@@ -41,7 +41,7 @@ fn run(executor: &mut MlxExecutor, prompts: &[Vec<u32>], watched: usize) {
     for (index, prompt) in prompts.iter().enumerate() {
         let id = if index == watched { WATCHED.to_owned() } else { index.to_string() };
         let (last, rest) = prompt.split_last().unwrap();
-        let mut solo = executor.open(&script::row(id, prompt.clone(), STEPS + 2)).unwrap();
+        let mut solo = executor.open(&script::row(id, prompt.clone(), STEPS + 2), None).unwrap();
         if !rest.is_empty() {
             executor.prefill(&mut solo, rest).unwrap();
         }

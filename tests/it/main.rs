@@ -16,6 +16,9 @@ mod kv_schemes;
 // The table of families in the documentation.
 #[cfg(feature = "mlx")]
 mod models_table;
+// Rows that start from kept caches.
+#[cfg(feature = "mlx")]
+mod prompt_cache;
 // Rows of one batch do not see each other.
 #[cfg(feature = "mlx")]
 mod isolation;

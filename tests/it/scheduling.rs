@@ -15,7 +15,7 @@ use slipstream_engine::telemetry::RowSnapshot;
 
 use slipstream_tests::client::Client;
 use slipstream_tests::script::{
-    Call, Fault, Pace, Script, ScriptedExecutor, SharedJournal, answer, kv_bytes, row,
+    Call, Fault, Pace, Script, ScriptedExecutor, SharedJournal, answer, for_vector, kv_bytes, row,
 };
 
 /// A scheduler, its clock and what its executor did.
@@ -454,7 +454,7 @@ const MAX_GAP: Duration = Duration::from_millis(250);
 fn slow_stage() -> Stage {
     let clock = Clock::manual();
     let cost = |call: Call, tokens: usize, fed_tokens: usize| match call {
-        Call::Prefill | Call::FirstToken => {
+        Call::Prefill | Call::FirstToken | Call::Vector => {
             STEP + Duration::from_micros((tokens * (1_000 + fed_tokens / 16)) as u64)
         }
         Call::Step => STEP,
@@ -507,6 +507,41 @@ fn a_burst_of_short_prompts_holds_up_running_rows_no_longer() {
         (0..6).map(|index| stage.submit(&row(format!("{index}"), vec![1; 9], 50))).collect();
     let gap = longest_gap(&mut stage, &mut client, decodes("5"));
     assert!(gap <= MAX_GAP + STEP, "{gap:?}");
+}
+
+#[test]
+fn texts_for_vectors_hold_up_running_rows_no_longer_than_prompts_do() {
+    let mut stage = slow_stage();
+    let mut client = stage.submit(&row("running", vec![1; 600], 100_000));
+    stage.scheduler.tick();
+    let text = |index: usize| row(index.to_string(), vec![1; 9 + 3_000 * (index % 2)], 1);
+    let specs: Vec<RowSpec> = (0..6).map(|index| for_vector(text(index), None)).collect();
+    let mut texts: Vec<Client> = specs.iter().map(|spec| stage.submit(spec)).collect();
+    let gap = longest_gap(&mut stage, &mut client, |stage| stage.scheduler.live_rows() == 1);
+    assert!(gap <= MAX_GAP + STEP, "{gap:?}");
+    for (spec, text) in specs.iter().zip(&mut texts) {
+        text.listen();
+        assert_eq!(text.vector(), answer(spec).vector.as_deref());
+    }
+    let counts = stage.journal.open().counts;
+    assert_eq!((counts.calls_of(Call::Vector), counts.calls_of(Call::Join)), (6, 1));
+}
+
+#[test]
+fn a_text_for_a_vector_must_fit_the_budget_like_any_row_and_says_so_in_its_own_words() {
+    let budget = Some(kv_bytes(4, 0));
+    let mut stage = Stage::new(SchedulerConfig { kv_budget_bytes: budget, ..config(8, 2048) });
+    let mut fits = stage.submit(&for_vector(row("a", vec![1; 4], 1), Some(2)));
+    let mut refused = stage.submit(&for_vector(row("b", vec![1; 5], 1), None));
+    let message = "the request needs 80 B of KV cache (80 bytes) for a text of 5 tokens, and the KV budget is \
+                   64 B (64 bytes)";
+    check_failed(&mut refused, Code::OverBudget, message);
+    stage.run_to_idle();
+    fits.listen();
+    assert_eq!(fits.vector().map(<[f32]>::len), Some(2));
+    let (reason, usage) = fits.finish().expect("it ended");
+    let told = (reason, usage.prompt_tokens, usage.generated_tokens);
+    assert_eq!(told, (FinishReason::Stop, 4, 0));
 }
 
 #[test]

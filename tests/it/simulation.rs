@@ -1,7 +1,7 @@
 //! The production scheduler against a scripted model, thousands of times.
 //!
 //! A seed chooses the caps and the KV budget, the rows with their lanes and priorities, when they
-//! arrive, which of them have grammars, when their clients leave (between two ticks, or in the middle of a call of the executor),
+//! arrive, which of them have grammars or are for vectors, when their clients leave (between two ticks, or in the middle of a call of the executor),
 //! which calls fail, how fast the device is, how time passes, and what is switched off. Every row's
 //! tokens are held against what the naive model says to a row that runs alone, and the invariants
 //! below against every tick. `SLIPSTREAM_SEED=n` replays one seed.
@@ -27,10 +27,10 @@ use slipstream_tests::client::Client;
 use slipstream_tests::grammar;
 use slipstream_tests::random::Random;
 use slipstream_tests::script::{
-    Answer, Call, Counts, Fault, Pace, Script, ScriptedExecutor, SharedJournal, answer, row,
+    self, Answer, Call, Counts, Fault, Pace, Script, ScriptedExecutor, SharedJournal, answer, row,
 };
 
-const SEEDS: u64 = 7_500;
+const SEEDS: u64 = 8_500;
 /// Ticks that all seeds together make at least, so that the simulation cannot shrink unnoticed.
 const TICKS_MIN: u64 = 1_000_000;
 /// Ticks after which a run counts as stuck; the longest that was seen takes a tenth of this.
@@ -141,6 +141,7 @@ impl World {
             faults: random_faults(&mut random),
             chunk_tokens: config.max_gap.is_none().then_some(config.prefill_chunk_tokens),
             no_tail_split: config.levers.no_tail_split,
+            untrimmable: random.once_in(2),
             pace: Some(random_pace(&mut random, &clock)),
             interrupt: Some(departures_during_calls(&guests)),
         };
@@ -279,6 +280,10 @@ impl World {
         assert!(batch.kv_bytes <= batch.kv_projected_bytes, "{batch:?}");
         assert_eq!(batch.kv_budget_bytes, self.config.kv_budget_bytes);
         assert!(batch.kv_projected_bytes <= batch.kv_budget_bytes.unwrap_or(u64::MAX), "{batch:?}");
+        let cache = &snapshot.prompt_cache;
+        assert!(cache.bytes <= self.config.prompt_cache_bytes, "{cache:?}");
+        let ceiling_bytes = batch.kv_budget_bytes.unwrap_or(u64::MAX);
+        assert!(batch.kv_bytes + cache.bytes <= ceiling_bytes, "{batch:?} beside {cache:?}");
         let rows: u64 = snapshot.rows.iter().map(|row| row.kv_bytes).sum();
         assert!(rows <= batch.kv_bytes && (rows > 0 || batch.kv_bytes == 0));
         let live = snapshot.rows.iter().any(|row| row.state != "waiting");
@@ -352,6 +357,7 @@ impl World {
             None => self.config.prefill_chunk_tokens,
         };
         let slices = spec.prompt.len().div_ceil(chunk_tokens) + 1;
+        let slices = slices + spec.boundaries.len();
         (slices * (self.config.prefill_rows_max + 1) + spec.max_tokens + 1) as u64
     }
 
@@ -422,6 +428,11 @@ impl World {
                 Some(RowEvent::Finished { reason, usage }) => {
                     assert_eq!(*reason, guest.answer.reason, "row {index}");
                     assert_eq!(guest.client.tokens(), guest.answer.tokens, "row {index}");
+                    assert_eq!(
+                        guest.client.vector(),
+                        guest.answer.vector.as_deref(),
+                        "row {index}"
+                    );
                     assert_eq!(usage.generated_tokens, guest.answer.generated_tokens);
                     assert_eq!(usage.prompt_tokens, guest.spec.prompt.len());
                     assert!(!journal.hit.contains(&guest.spec.id), "row {index} was hit");
@@ -468,12 +479,14 @@ fn wait_of(priority: Priority, scheduler: &Scheduler<ScriptedExecutor>) -> Wait 
 /// What was told with token 0 is what the end tells.
 fn check_prefilled(guest: &Guest) {
     let (_, usage) = guest.client.finish().expect("it finished");
-    let expected = RowEvent::Prefilled {
-        cached_tokens: usage.cached_tokens,
-        queue_ms: usage.queue_ms,
-        prefill_ms: usage.prefill_ms,
+    let Some(RowEvent::Prefilled { cached_tokens, queue_ms, prefill_ms, .. }) =
+        guest.client.prefilled()
+    else {
+        panic!("it did not tell that its prompt was done")
     };
-    assert_eq!(guest.client.prefilled(), Some(&expected));
+    assert_eq!(*cached_tokens, usage.cached_tokens);
+    assert_eq!((*queue_ms, *prefill_ms), (usage.queue_ms, usage.prefill_ms));
+    assert!(*cached_tokens < guest.spec.prompt.len(), "the last token always runs");
 }
 
 fn index(id: &str) -> usize {
@@ -493,6 +506,8 @@ fn random_config(random: &mut Random) -> SchedulerConfig {
             no_tail_split: random.once_in(5),
             ..Levers::default()
         },
+        prompt_cache_bytes: *random.pick(&[0, 600, 4_000, 1 << 40]),
+        kept_prompt_tokens_min: *random.pick(&[1, 8, 64]),
     }
 }
 
@@ -501,7 +516,7 @@ fn random_pace(random: &mut Random, clock: &Clock) -> Pace {
     let call_micros = *random.pick(&[0, 50, 5_000]);
     let token_micros = *random.pick(&[0, 10, 2_000]);
     let cost = move |call: Call, tokens: usize, fed_tokens: usize| match call {
-        Call::Prefill | Call::FirstToken => {
+        Call::Prefill | Call::FirstToken | Call::Vector => {
             let micros = call_micros + tokens * (token_micros + fed_tokens / 10);
             Duration::from_micros(micros as u64)
         }
@@ -516,6 +531,7 @@ fn random_guests(random: &mut Random) -> Vec<Guest> {
     let serial_once_in = *random.pick(&[2, 5, 1000]);
     let background_once_in = *random.pick(&[1, 2, 4, 1000]);
     let grammar_once_in = *random.pick(&[1, 2, 4, 1000, 1000]);
+    let vector_once_in = *random.pick(&[2, 4, 1000, 1000]);
     let leaves_once_in = *random.pick(&[2, 4, 1000]);
     let arrivals_spread = *random.pick(&[0, 10, 100]);
     let mut arrives_tick = 1;
@@ -529,6 +545,10 @@ fn random_guests(random: &mut Random) -> Vec<Guest> {
         if random.once_in(grammar_once_in) {
             spec.grammar = Some(random.pick(grammar::cases()).grammar.clone());
             spec.stop_tokens = [grammar::END].into();
+        }
+        if random.once_in(vector_once_in) {
+            let dimensions = random.once_in(2).then(|| random.size(1, 4));
+            spec = script::for_vector(spec, dimensions);
         }
         let leaves = match random.once_in(leaves_once_in) {
             true => random_departure(random, arrives_tick),
@@ -555,9 +575,18 @@ fn random_spec(random: &mut Random, index: usize, serial_once_in: u64) -> RowSpe
         _ => random.size(1, 160),
     };
     let stop_tokens: &[u32] = random.pick::<&[u32]>(&[&[], &[7], &[3, 9, 11, 40]]);
-    // Two words only, so that rows often share a beginning.
-    let prompt = (0..prompt_tokens).map(|_| random.between(0, 1) as u32).collect();
+    // Two words only, so that rows often share a beginning; half of them have a long one in common.
+    let mut prompt: Vec<u32> = (0..prompt_tokens).map(|_| random.between(0, 1) as u32).collect();
+    if random.once_in(2) {
+        let common = random.size(0, prompt_tokens);
+        prompt[..common].fill(random.between(0, 1) as u32);
+    }
+    let mut boundaries: Vec<usize> =
+        (0..random.size(0, 2)).map(|_| random.size(0, prompt_tokens)).collect();
+    boundaries.sort_unstable();
+    boundaries.dedup();
     RowSpec {
+        boundaries,
         lane: if random.once_in(serial_once_in) { Lane::Serial } else { Lane::Continuous },
         stop_tokens: stop_tokens.into(),
         sampling: SamplingParams {

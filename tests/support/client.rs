@@ -14,6 +14,7 @@ pub struct Client {
     tokens: Vec<u32>,
     /// Of the tokens that told any.
     logprobs: Vec<TokenLogprobs>,
+    vector: Option<Vec<f32>>,
     end: Option<RowEvent>,
 }
 
@@ -45,8 +46,14 @@ impl Client {
     pub fn new(max_tokens: usize) -> (Self, EventSender) {
         let (events, receiver) = event_channel(max_tokens);
         let receiver = Some(receiver);
-        let client =
-            Self { receiver, prefilled: None, tokens: Vec::new(), logprobs: Vec::new(), end: None };
+        let client = Self {
+            receiver,
+            prefilled: None,
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            vector: None,
+            end: None,
+        };
         (client, events)
     }
 
@@ -84,6 +91,11 @@ impl Client {
         &self.logprobs
     }
 
+    /// The vector, if one was heard.
+    pub fn vector(&self) -> Option<&[f32]> {
+        self.vector.as_deref()
+    }
+
     /// What it heard of its prompt, if that is done.
     pub fn prefilled(&self) -> Option<&RowEvent> {
         self.prefilled.as_ref()
@@ -113,6 +125,11 @@ impl Client {
                 assert!(self.prefilled.is_some(), "a token came before the prompt was done");
                 self.tokens.push(sampled.token);
                 self.logprobs.extend(sampled.logprobs.map(|told| *told));
+            }
+            RowEvent::Vector(vector) => {
+                let first = self.prefilled.is_some() && self.tokens.is_empty();
+                assert!(first && self.vector.is_none(), "{vector:?} came beside something else");
+                self.vector = Some(vector);
             }
             end @ (RowEvent::Finished { .. } | RowEvent::Failed(_)) => self.end = Some(end),
         }

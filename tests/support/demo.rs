@@ -42,6 +42,18 @@ pub fn client_python() -> PathBuf {
     python
 }
 
+/// The folder of the JavaScript clients with their packages: `SLIPSTREAM_CLIENT_NODE`, else where the clients
+/// are.
+///
+/// # Panics
+/// When the packages are not there.
+pub fn node_clients() -> PathBuf {
+    let folder = provided("SLIPSTREAM_CLIENT_NODE", "tests/clients/npm");
+    let packages = folder.join("node_modules");
+    assert!(packages.is_dir(), "no packages at {packages:?}: run `cargo xtask setup --all`");
+    folder
+}
+
 fn provided(variable: &str, default: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     std::env::var_os(variable).map_or_else(|| root.join(default), PathBuf::from)

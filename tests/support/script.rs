@@ -17,9 +17,11 @@ use std::time::Duration;
 use slipstream_engine::clock::Clock;
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::grammar::{Grammar, Guide, Mask, Matcher, Outcome};
+use slipstream_engine::prompt_cache::Snapshot;
 use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::scheduler::{
-    Answer as Standing, Executor, FinishReason, Lane, Priority, RowSpec, Said, Sampled, Stepped,
+    Answer as Standing, Executor, FinishReason, Lane, Priority, Purpose, RowSpec, Said, Sampled,
+    Stepped,
 };
 use slipstream_engine::telemetry::MemorySnapshot;
 
@@ -41,10 +43,24 @@ pub fn row(id: impl Into<String>, prompt: Vec<u32>, max_tokens: usize) -> RowSpe
         priority: Priority::Interactive,
         kv_bytes: kv_bytes(prompt.len(), max_tokens),
         prompt,
+        boundaries: Vec::new(),
         max_tokens,
         stop_tokens: Arc::new([]),
         sampling: SamplingParams::default(),
         grammar: None,
+        purpose: Purpose::Answer,
+    }
+}
+
+/// The same prompt, run for its vector.
+pub fn for_vector(spec: RowSpec, dimensions: Option<usize>) -> RowSpec {
+    RowSpec {
+        max_tokens: 0,
+        kv_bytes: kv_bytes(spec.prompt.len(), 0),
+        stop_tokens: Arc::new([]),
+        grammar: None,
+        purpose: Purpose::Vector { dimensions },
+        ..spec
     }
 }
 
@@ -54,7 +70,7 @@ pub fn kv_bytes(prompt_tokens: usize, max_tokens: usize) -> u64 {
 }
 
 /// What the model says to a row that runs alone, start to end: the answer to hold every run to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     /// What the client hears.
     pub tokens: Vec<u32>,
@@ -62,32 +78,40 @@ pub struct Answer {
     pub reason: FinishReason,
     /// Tokens sampled, a stop token included.
     pub generated_tokens: usize,
+    /// The vector that it hears instead, if the row is for one.
+    pub vector: Option<Vec<f32>>,
 }
 
 /// Runs `spec` in the most naive way.
 pub fn answer(spec: &RowSpec) -> Answer {
-    let mut memory = spec.prompt.iter().fold(Memory::new(spec), Memory::fed);
+    let mut memory = Memory::new(spec);
+    memory.feed(&spec.prompt);
     let mut tokens = Vec::new();
+    if let Purpose::Vector { dimensions } = spec.purpose {
+        let vector = Some(memory.vector(dimensions));
+        return Answer { tokens, reason: FinishReason::Stop, generated_tokens: 0, vector };
+    }
+    let vector = None;
     let mut matcher = spec.grammar.as_ref().map(Grammar::matcher);
     let mut mask = matcher.as_mut().and_then(mask_of);
     loop {
         let token = memory.next_token(mask.as_ref());
         let generated_tokens = tokens.len() + 1;
         if spec.stop_tokens.contains(&token) {
-            return Answer { tokens, reason: FinishReason::Stop, generated_tokens };
+            return Answer { tokens, reason: FinishReason::Stop, generated_tokens, vector };
         }
         tokens.push(token);
         if let Some(matcher) = &mut matcher {
             matcher.accept(token).expect("the mask allowed it");
             mask = mask_of(matcher);
             if matcher.is_satisfied() {
-                return Answer { tokens, reason: FinishReason::Stop, generated_tokens };
+                return Answer { tokens, reason: FinishReason::Stop, generated_tokens, vector };
             }
         }
         if generated_tokens == spec.max_tokens {
-            return Answer { tokens, reason: FinishReason::Length, generated_tokens };
+            return Answer { tokens, reason: FinishReason::Length, generated_tokens, vector };
         }
-        memory = memory.fed(&token);
+        memory.feed(&[token]);
     }
 }
 
@@ -101,6 +125,7 @@ pub enum Call {
     Open,
     Prefill,
     FirstToken,
+    Vector,
     Join,
     Step,
     Flush,
@@ -109,10 +134,11 @@ pub enum Call {
 
 impl Call {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Open,
         Self::Prefill,
         Self::FirstToken,
+        Self::Vector,
         Self::Join,
         Self::Step,
         Self::Flush,
@@ -138,6 +164,8 @@ pub struct Script {
     pub chunk_tokens: Option<usize>,
     /// Whether the last prompt token runs with the slice before it.
     pub no_tail_split: bool,
+    /// Whether what is kept of a row can only be gone on with as it is.
+    pub untrimmable: bool,
     /// How time passes, if calls take any.
     pub pace: Option<Pace>,
     /// Told the number of each call, of whatever kind, before that runs.
@@ -286,6 +314,10 @@ impl ScriptedExecutor {
         self.call(call, ids.iter()).inspect_err(|_| self.broken = true)
     }
 
+    fn kept(&self, memory: &Memory) -> Kept {
+        Kept { tokens: memory.tokens.clone(), untrimmable: self.script.untrimmable }
+    }
+
     fn ids(&self) -> Vec<String> {
         self.batch.iter().map(|row| row.spec.id.clone()).collect()
     }
@@ -315,46 +347,88 @@ impl ScriptedExecutor {
 
     /// The width of the batch in tokens: that of its longest row.
     fn width_tokens(&self) -> u64 {
-        self.batch.iter().map(|row| row.memory.fed_tokens as u64).max().unwrap_or(0)
+        self.batch.iter().map(|row| row.memory.fed_tokens() as u64).max().unwrap_or(0)
     }
 }
 
 impl Executor for ScriptedExecutor {
     type Solo = Solo;
+    type Snapshot = Kept;
 
-    fn open(&mut self, spec: &RowSpec) -> Result<Solo> {
+    fn open(&mut self, spec: &RowSpec, kept: Option<Kept>) -> Result<Solo> {
         self.journal.open().opened.push(spec.id.clone());
         self.call(Call::Open, std::iter::once(&spec.id))?;
-        let memory = Memory::new(spec);
+        let mut memory = Memory::new(spec);
+        if let Some(kept) = kept {
+            assert!(spec.prompt.starts_with(&kept.tokens), "another prompt's caches");
+            assert!(spec.prompt.len() > kept.tokens.len(), "nothing is left to run");
+            memory.feed(&kept.tokens);
+        }
         self.take_time(Call::Open, 0, 0);
         let guide = spec.grammar.as_ref().map(|grammar| Guide::start(grammar, workers()));
-        let lease = Lease::new(&self.journal);
+        let mut lease = Lease::new(&self.journal);
+        lease.hold(memory.kv_bytes());
         Ok(Solo { spec: spec.clone(), memory, first: None, guide, lease })
     }
 
+    fn keep(&self, solo: &Solo) -> Option<Kept> {
+        Some(self.kept(&solo.memory))
+    }
+
+    fn extract(&mut self, index: usize) -> Result<Option<Kept>> {
+        Ok(Some(self.kept(&self.batch[index].memory)))
+    }
+
     fn prefill(&mut self, solo: &mut Solo, tokens: &[u32]) -> Result<()> {
-        let rest = &solo.spec.prompt[solo.memory.fed_tokens..];
+        let rest = &solo.spec.prompt[solo.memory.fed_tokens()..];
         let drain = &rest[..rest.len() - 1];
         assert!(!tokens.is_empty() && drain.starts_with(tokens), "a wrong slice of the prompt");
         if let Some(chunk_tokens) = self.script.chunk_tokens {
-            assert_eq!(tokens.len(), drain.len().min(chunk_tokens), "a prompt cut elsewhere");
+            let stop = solo.memory.fed_tokens() + tokens.len();
+            let at_boundary = solo.spec.boundaries.contains(&stop);
+            let whole = tokens.len() == drain.len().min(chunk_tokens);
+            assert!(whole || at_boundary, "a prompt cut elsewhere");
         }
         self.call(Call::Prefill, std::iter::once(&solo.spec.id))?;
-        self.take_time(Call::Prefill, tokens.len(), solo.memory.fed_tokens);
+        self.take_time(Call::Prefill, tokens.len(), solo.memory.fed_tokens());
         solo.feed(tokens);
         Ok(())
     }
 
     fn first_token(&mut self, solo: &mut Solo, tokens: &[u32]) -> Result<Said> {
-        let rest = &solo.spec.prompt[solo.memory.fed_tokens..];
+        let rest = &solo.spec.prompt[solo.memory.fed_tokens()..];
         assert_eq!(rest, tokens, "not the end of the prompt");
         assert!(tokens.len() == 1 || self.script.no_tail_split, "the last token is not alone");
         self.call(Call::FirstToken, std::iter::once(&solo.spec.id))?;
-        self.take_time(Call::FirstToken, tokens.len(), solo.memory.fed_tokens);
+        self.take_time(Call::FirstToken, tokens.len(), solo.memory.fed_tokens());
         solo.feed(tokens);
         let token = solo.memory.next_token(mask_by(&mut solo.guide).as_ref());
         solo.first = Some(token);
         Ok(said(token, solo.guide.as_mut()))
+    }
+
+    fn vector(
+        &mut self,
+        solo: &mut Solo,
+        tokens: &[u32],
+        dimensions: Option<usize>,
+    ) -> Result<Vec<f32>> {
+        assert_eq!(
+            &solo.spec.prompt[solo.memory.fed_tokens()..],
+            tokens,
+            "not the end of the text"
+        );
+        if let Some(chunk_tokens) = self.script.chunk_tokens {
+            let wanted = match solo.spec.prompt.len() % chunk_tokens {
+                0 => chunk_tokens,
+                rest => rest,
+            };
+            assert_eq!(tokens.len(), wanted, "a text cut elsewhere");
+        }
+        self.call(Call::Vector, std::iter::once(&solo.spec.id))?;
+        self.take_time(Call::Vector, tokens.len(), solo.memory.fed_tokens());
+        solo.feed(tokens);
+        Ok(solo.memory.vector(dimensions))
     }
 
     fn join(&mut self, solo: Solo) -> Result<()> {
@@ -377,7 +451,7 @@ impl Executor for ScriptedExecutor {
         self.batch_call(Call::Step, &self.ids())?;
         let said = self.read();
         for row in &mut self.batch {
-            row.memory = row.memory.fed(&row.next);
+            row.memory.feed(&[row.next]);
             row.next = row.memory.next_token(mask_by(&mut row.guide).as_ref());
             row.sampled_tokens += 1;
         }
@@ -417,7 +491,7 @@ impl Executor for ScriptedExecutor {
     }
 
     fn solo_kv_bytes(&self, solo: &Solo) -> u64 {
-        solo.memory.fed_tokens as u64 * TOKEN_KV_BYTES
+        solo.memory.kv_bytes()
     }
 
     fn batch_kv_bytes(&self) -> u64 {
@@ -430,26 +504,78 @@ impl Executor for ScriptedExecutor {
 }
 
 /// What a row remembers of the tokens fed to it, in place of its KV caches.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Memory {
+    /// Of the tokens.
     hash: u64,
-    fed_tokens: usize,
+    tokens: Vec<u32>,
+    /// The row's seed, which is part of what it will say.
+    seed: u64,
+}
+
+/// What is kept of a row: the tokens that it was fed.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    tokens: Vec<u32>,
+    untrimmable: bool,
+}
+
+impl Snapshot for Kept {
+    fn tokens(&self) -> usize {
+        self.tokens.len()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.tokens.len() as u64 * TOKEN_KV_BYTES
+    }
+
+    fn can_trim(&self) -> bool {
+        !self.untrimmable
+    }
+
+    fn share(&self) -> Self {
+        self.clone()
+    }
+
+    fn trim(&mut self, tokens: usize) -> Result<()> {
+        assert!(!self.untrimmable, "a state was taken back");
+        self.tokens.truncate(self.tokens.len() - tokens);
+        Ok(())
+    }
 }
 
 impl Memory {
-    /// Nothing was fed; the row's seed is part of what it will say.
+    /// Nothing was fed.
     fn new(spec: &RowSpec) -> Self {
-        Self { hash: spec.sampling.seed.unwrap_or(0), fed_tokens: 0 }
+        Self { hash: 0, tokens: Vec::new(), seed: spec.sampling.seed.unwrap_or(0) }
     }
 
-    fn fed(self, token: &u32) -> Self {
-        let hash = mix(self.hash ^ (u64::from(*token) + 1).wrapping_mul(0x2545_f491_4f6c_dd1d));
-        Self { hash, fed_tokens: self.fed_tokens + 1 }
+    fn feed(&mut self, tokens: &[u32]) {
+        for token in tokens {
+            self.hash =
+                mix(self.hash ^ (u64::from(*token) + 1).wrapping_mul(0x2545_f491_4f6c_dd1d));
+        }
+        self.tokens.extend(tokens);
+    }
+
+    fn fed_tokens(&self) -> usize {
+        self.tokens.len()
+    }
+
+    fn kv_bytes(&self) -> u64 {
+        self.tokens.len() as u64 * TOKEN_KV_BYTES
+    }
+
+    /// Numbers that tell all that was fed, the first `dimensions` of them.
+    fn vector(&self, dimensions: Option<usize>) -> Vec<f32> {
+        let bits = mix(self.hash);
+        let numbers = [0, 16, 32, 48].map(|shift| (bits >> shift & 0xffff) as f32);
+        numbers[..dimensions.unwrap_or(numbers.len())].to_vec()
     }
 
     /// What it says next, among what `mask` allows if there is one.
-    fn next_token(self, mask: Option<&Mask>) -> u32 {
-        let bits = mix(self.hash);
+    fn next_token(&self, mask: Option<&Mask>) -> u32 {
+        let bits = mix(self.hash ^ self.seed);
         let Some(mask) = mask else {
             return (bits % VOCABULARY) as u32;
         };
@@ -485,8 +611,8 @@ fn mask_by(guide: &mut Option<Guide>) -> Option<Mask> {
 
 impl Solo {
     fn feed(&mut self, tokens: &[u32]) {
-        self.memory = tokens.iter().fold(self.memory, Memory::fed);
-        self.lease.hold(self.memory.fed_tokens as u64 * TOKEN_KV_BYTES);
+        self.memory.feed(tokens);
+        self.lease.hold(self.memory.kv_bytes());
         self.lease.journal.open().counts.prompt_tokens += tokens.len() as u64;
     }
 }

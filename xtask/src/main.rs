@@ -19,6 +19,7 @@ mod http;
 #[cfg(target_os = "linux")]
 mod mlx;
 mod model;
+mod node;
 mod packages;
 mod process;
 mod serve;

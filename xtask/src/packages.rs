@@ -47,6 +47,8 @@ const PACKAGES: &[Package] = &[
         why: "keeps the Python of tests and goldens apart",
         or: Or::PythonModules(&["venv", "ensurepip"]),
     },
+    Package { name: "nodejs", why: "runs the tests' JavaScript clients", or: Or::Program("node") },
+    Package { name: "npm", why: "fetches those clients' packages", or: Or::Program("npm") },
 ];
 
 /// Sees to it that everything in [`PACKAGES`] is there. `yes` installs without asking.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use crate::workspace::Workspace;
-use crate::{model, packages, venv};
+use crate::{model, node, packages, venv};
 
 /// `cargo xtask setup`: what [`build`] gives; with `all`, also what the other verbs need.
 pub(crate) fn run(workspace: &Workspace, yes: bool, all: bool) -> Result<()> {
@@ -17,6 +17,7 @@ pub(crate) fn run(workspace: &Workspace, yes: bool, all: bool) -> Result<()> {
         model::DEMO.ready(workspace, &server)?;
         model::GEMMA.ready(workspace, &server)?;
         venv::CLIENTS.ready(workspace)?;
+        node::ready(workspace)?;
         venv::ORACLE.ready(workspace)?;
     }
     println!("Set up.");

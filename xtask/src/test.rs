@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use crate::clock::Stopwatch;
 use crate::process::Task;
 use crate::workspace::Workspace;
-use crate::{model, setup, venv};
+use crate::{model, node, setup, venv};
 
 /// One check: a name for people, and the command whose exit status tells.
 struct Check {
@@ -21,6 +21,7 @@ struct Fixtures {
     model: PathBuf,
     gemma: PathBuf,
     python: PathBuf,
+    node: PathBuf,
 }
 
 pub(crate) fn run(workspace: &Workspace, yes: bool) -> Result<()> {
@@ -53,7 +54,8 @@ fn fixtures(workspace: &Workspace, yes: bool) -> Result<Fixtures> {
     let model = model::DEMO.ready(workspace, &server)?;
     let gemma = model::GEMMA.ready(workspace, &server)?;
     let python = venv::CLIENTS.ready(workspace)?;
-    Ok(Fixtures { server, model, gemma, python })
+    let node = node::ready(workspace)?;
+    Ok(Fixtures { server, model, gemma, python, node })
 }
 
 fn format_check(workspace: &Workspace) -> Task {
@@ -84,7 +86,8 @@ fn checks(workspace: &Workspace, fixtures: &Fixtures) -> Vec<Check> {
         .env("SLIPSTREAM_BIN", &fixtures.server)
         .env("SLIPSTREAM_DEMO_MODEL", &fixtures.model)
         .env("SLIPSTREAM_GEMMA_MODEL", &fixtures.gemma)
-        .env("SLIPSTREAM_CLIENT_PYTHON", &fixtures.python);
+        .env("SLIPSTREAM_CLIENT_PYTHON", &fixtures.python)
+        .env("SLIPSTREAM_CLIENT_NODE", &fixtures.node);
     vec![
         Check { name: "lints", task: lints },
         Check { name: "tests without MLX", task: without_mlx },

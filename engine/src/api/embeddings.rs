@@ -4,32 +4,38 @@ use axum::Json;
 use axum::extract::State;
 
 use super::body::JsonBody;
+use super::caller::Caller;
 use super::rejection::Rejection;
 use super::tokens::aside;
 use crate::error::Result;
-use crate::gateway::Engine;
-use crate::wire::embeddings::{self, EmbeddingsBody, Input};
+use crate::gateway::{EmbedRequest, Engine};
+use crate::tokenizer::Tokenizer;
+use crate::wire::embeddings::{self, EmbeddingsBody, EmbeddingsRequest, Input};
 
-/// One vector after the other: rows that decode run between them.
 pub(super) async fn create(
     State(engine): State<Engine>,
+    caller: Caller,
     JsonBody(body): JsonBody,
 ) -> Result<Json<EmbeddingsBody>, Rejection> {
-    let request = embeddings::embeddings(&body, engine.card())?;
-    let (mut vectors, mut tokens_total) = (Vec::with_capacity(request.inputs.len()), 0);
-    for input in request.inputs {
-        let tokens = tokens(&engine, input).await?;
-        tokens_total += tokens.len();
-        vectors.push(engine.embed(tokens, request.dimensions).await?);
-    }
-    let body = EmbeddingsBody::new(engine.card(), vectors, request.encoding, tokens_total);
-    Ok(Json(body))
+    let EmbeddingsRequest { id, inputs, encoding, dimensions } =
+        embeddings::embeddings(&body, engine.card())?;
+    let texts = tokens(&engine, inputs).await?;
+    let tokens_total = texts.iter().map(Vec::len).sum();
+    let Caller { client, priority, .. } = caller;
+    let vectors = engine.embed(EmbedRequest { id, client, priority, texts, dimensions }).await?;
+    Ok(Json(EmbeddingsBody::new(engine.card(), vectors, encoding, tokens_total)))
 }
 
-async fn tokens(engine: &Engine, input: Input) -> Result<Vec<u32>> {
-    match input {
-        Input::Tokens(tokens) => Ok(tokens),
-        // With the tokens around it that the model was trained to find there.
-        Input::Text(text) => aside(engine, move |tokenizer| tokenizer.encode(&text, true)).await,
-    }
+/// The tokens of each input.
+async fn tokens(engine: &Engine, inputs: Vec<Input>) -> Result<Vec<Vec<u32>>> {
+    let prefix = engine.card().text_vectors()?.prefix.clone();
+    let tokens = move |tokenizer: &Tokenizer| {
+        let each = |input| match input {
+            Input::Tokens(tokens) => Ok(tokens),
+            // With the tokens around it that the model was trained to find there.
+            Input::Text(text) => tokenizer.encode(&format!("{prefix}{text}"), true),
+        };
+        inputs.into_iter().map(each).collect()
+    };
+    aside(engine, tokens).await
 }

@@ -66,6 +66,25 @@ impl<T> Default for Buffers<T> {
 }
 
 impl<T: Tensors> Buffers<T> {
+    /// New handles to the same tensors: whoever writes first copies.
+    pub(super) fn share(&self) -> Self {
+        Self(self.0.clone())
+    }
+
+    /// The first `width` columns, if it was ever written.
+    pub(super) fn columns(&self, width: i32) -> Result<Option<T>> {
+        let cut = |held: &T| held.map(|columns| columns.slice(0..width));
+        self.0.as_ref().map(cut).transpose()
+    }
+
+    /// Lets go of columns that `width` tokens have no granule for.
+    pub(super) fn cut_to(&mut self, width: i32) -> Result<()> {
+        if self.0.as_ref().is_some_and(|held| held.count() > granules(width)) {
+            self.0 = self.columns(granules(width))?;
+        }
+        Ok(())
+    }
+
     /// Writes new columns at `width` and returns all up to them.
     pub(super) fn write(&mut self, width: i32, new: &T) -> Result<T> {
         let stop = width + new.count();

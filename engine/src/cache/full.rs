@@ -34,8 +34,25 @@ impl FullCache {
     /// # Errors
     /// `EngineFailed` with MLX's text.
     pub(super) fn columns(&self, width: i32) -> Result<Option<KeyValues>> {
-        let cut = |buffers: &KeyValues| buffers.map(|columns| columns.slice(0..width));
-        self.buffers.0.as_ref().map(cut).transpose()
+        self.buffers.columns(width)
+    }
+
+    /// The same columns under new handles: whoever writes first copies.
+    pub(super) fn share(&self) -> Self {
+        Self { buffers: self.buffers.share() }
+    }
+
+    /// Lets go of columns that `width` tokens have no granule for.
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    pub(super) fn cut_to(&mut self, width: i32) -> Result<()> {
+        self.buffers.cut_to(width)
+    }
+
+    /// A cache of these columns.
+    pub(super) fn of(columns: Option<KeyValues>) -> Self {
+        Self { buffers: Buffers(columns) }
     }
 
     /// Packs plain buffers as `packing` says. Says whether there were any.

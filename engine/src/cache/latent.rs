@@ -13,7 +13,7 @@ use super::layer::row_count;
 use super::owned::OwnedCache;
 use super::profile::LayerBytes;
 use crate::error::{Code, Error, Result};
-use crate::mlx::{Array, sparse};
+use crate::mlx::{Array, ops, sparse};
 
 /// Columns `[B, 1, S, D]`, each tensor with its own `D`.
 #[derive(Debug, Clone)]
@@ -149,13 +149,36 @@ impl OwnedCache for LatentCache {
         })
     }
 
+    fn share(&self) -> Self {
+        let (geometry, token_bytes) = (self.geometry.clone(), self.token_bytes);
+        Self { buffers: self.buffers.share(), geometry, token_bytes }
+    }
+
+    fn tensors(&self) -> Result<Vec<Array>> {
+        let columns = self.buffers.columns(self.geometry.width())?;
+        Ok(columns.iter().flat_map(LatentColumns::arrays).map(ops::share).collect())
+    }
+
+    fn restore(self, tokens: i32, tensors: Vec<Array>) -> Result<Self> {
+        let mut tensors = tensors.into_iter();
+        let columns = match (tensors.next(), tensors.next(), tensors.next()) {
+            (None, ..) => None,
+            (Some(latents), Some(rope_keys), index_keys) => {
+                Some(LatentColumns::plain(latents, rope_keys, index_keys))
+            }
+            (Some(_), None, _) => return Err(Error::new(Code::BadModel, "a latent without keys")),
+        };
+        let geometry = Geometry::solo_of_width(tokens);
+        Ok(Self { buffers: Buffers(columns), geometry, token_bytes: self.token_bytes })
+    }
+
     fn can_trim(&self) -> bool {
         true
     }
 
     fn trim(&mut self, tokens: i32) -> Result<()> {
         self.geometry.trim(tokens);
-        Ok(())
+        self.buffers.cut_to(self.geometry.width())
     }
 
     fn arrays(&self) -> Vec<&Array> {

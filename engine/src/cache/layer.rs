@@ -159,11 +159,21 @@ impl LayerCache {
         }
     }
 
-    /// Takes columns back; what the geometry and the rings count is all that full and rotating layers
-    /// know of their length.
-    pub(super) fn trim(&mut self, tokens: i32) -> Result<()> {
+    /// The same layer under new handles: whoever writes first copies.
+    pub(super) fn share(&self) -> Self {
         match self {
-            Self::Full(_) | Self::Rotating(_) => Ok(()),
+            Self::Full(layer) => Self::Full(layer.share()),
+            Self::Rotating(layer) => Self::Rotating(layer.share()),
+            Self::Recurrent(layer) => Self::Recurrent(layer.share()),
+            Self::Owned(layer) => Self::Owned(layer.share()),
+        }
+    }
+
+    /// Takes the last `tokens` columns back, which leaves `width`; the rings count for rotating layers.
+    pub(super) fn trim(&mut self, tokens: i32, width: i32) -> Result<()> {
+        match self {
+            Self::Full(layer) => layer.cut_to(width),
+            Self::Rotating(_) => Ok(()),
             Self::Recurrent(_) => Err(Error::new(Code::Internal, "a recurrent state was trimmed")),
             Self::Owned(layer) => layer.trim(tokens),
         }

@@ -38,6 +38,8 @@ mod recurrent;
 mod ring;
 #[cfg(feature = "mlx")]
 mod rotating;
+#[cfg(feature = "mlx")]
+mod saved;
 mod scheme;
 #[cfg(feature = "mlx")]
 mod set;
@@ -65,6 +67,8 @@ pub use recurrent::RecurrentCache;
 pub use ring::{Ring, Window};
 #[cfg(feature = "mlx")]
 pub use rotating::RotatingCache;
+#[cfg(feature = "mlx")]
+pub use saved::SavedSet;
 pub use scheme::{GROUP_SIZE_DEFAULT, KvQuant, KvScheme, Packing};
 #[cfg(feature = "mlx")]
 pub use set::{CacheSet, Positions};

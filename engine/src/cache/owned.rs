@@ -36,6 +36,21 @@ pub trait OwnedCache: fmt::Debug + Sized + 'static {
     /// `EngineFailed` with MLX's text.
     fn extract(&self, row: usize) -> Result<Self>;
 
+    /// The same cache under new handles: whoever writes first copies.
+    fn share(&self) -> Self;
+
+    /// A lone row's arrays without spare columns, for [`OwnedCache::restore`].
+    ///
+    /// # Errors
+    /// `EngineFailed` with MLX's text.
+    fn tensors(&self) -> Result<Vec<Array>>;
+
+    /// A lone row of `tokens` tokens from what [`OwnedCache::tensors`] gave; `self` is empty.
+    ///
+    /// # Errors
+    /// `BadModel` when there are more or fewer arrays.
+    fn restore(self, tokens: i32, tensors: Vec<Array>) -> Result<Self>;
+
     /// Whether tokens can be taken back.
     fn can_trim(&self) -> bool;
 
@@ -92,6 +107,18 @@ impl OwnedLayer {
         self.0.extract(row)
     }
 
+    pub(super) fn share(&self) -> Self {
+        self.0.share()
+    }
+
+    pub(super) fn tensors(&self) -> Result<Vec<Array>> {
+        self.0.tensors()
+    }
+
+    pub(super) fn restore(self, tokens: i32, tensors: Vec<Array>) -> Result<Self> {
+        self.0.restore(tokens, tensors)
+    }
+
     pub(super) fn can_trim(&self) -> bool {
         self.0.can_trim()
     }
@@ -130,6 +157,9 @@ trait Erased: fmt::Debug + Any {
     fn merge_with(self: Box<Self>, others: std::vec::IntoIter<OwnedLayer>) -> Result<OwnedLayer>;
     fn filter(&mut self, keep: &[usize]) -> Result<()>;
     fn extract(&self, row: usize) -> Result<OwnedLayer>;
+    fn share(&self) -> OwnedLayer;
+    fn tensors(&self) -> Result<Vec<Array>>;
+    fn restore(self: Box<Self>, tokens: i32, tensors: Vec<Array>) -> Result<OwnedLayer>;
     fn can_trim(&self) -> bool;
     fn trim(&mut self, tokens: i32) -> Result<()>;
     fn arrays(&self) -> Vec<&Array>;
@@ -156,6 +186,18 @@ impl<T: OwnedCache> Erased for T {
 
     fn extract(&self, row: usize) -> Result<OwnedLayer> {
         OwnedCache::extract(self, row).map(OwnedLayer::new)
+    }
+
+    fn share(&self) -> OwnedLayer {
+        OwnedLayer::new(OwnedCache::share(self))
+    }
+
+    fn tensors(&self) -> Result<Vec<Array>> {
+        OwnedCache::tensors(self)
+    }
+
+    fn restore(self: Box<Self>, tokens: i32, tensors: Vec<Array>) -> Result<OwnedLayer> {
+        OwnedCache::restore(*self, tokens, tensors).map(OwnedLayer::new)
     }
 
     fn can_trim(&self) -> bool {

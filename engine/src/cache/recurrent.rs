@@ -20,6 +20,21 @@ impl RecurrentCache {
         Self { slots: vec![None; slots], row_bytes }
     }
 
+    /// The same states under new handles; a state is never written in place.
+    pub(super) fn share(&self) -> Self {
+        Self { slots: self.slots.clone(), row_bytes: self.row_bytes }
+    }
+
+    /// Its slots.
+    pub(super) fn slots(&self) -> &[Option<Array>] {
+        &self.slots
+    }
+
+    /// A cache of these states.
+    pub(super) fn of(slots: Vec<Option<Array>>, row_bytes: u64) -> Self {
+        Self { slots, row_bytes }
+    }
+
     /// What slot `index` holds, if it was ever written.
     pub fn state(&self, index: usize) -> Option<&Array> {
         self.slots[index].as_ref()

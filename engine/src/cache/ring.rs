@@ -23,6 +23,8 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use super::geometry::granules;
 use crate::error::{Code, Error, Result};
 use crate::mlx::Array;
@@ -68,13 +70,22 @@ pub struct Ring {
 }
 
 /// Where the next column goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Cursor {
     /// Columns of the buffers.
     capacity: i32,
     index: i32,
     length: i32,
     rotated: bool,
+}
+
+/// A lone row's ring as it is written down; its window is the model's word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SavedRing {
+    window_tokens: i32,
+    window_keep: i32,
+    #[serde(flatten)]
+    cursor: Cursor,
 }
 
 /// What an update does to the buffers of each layer.
@@ -241,6 +252,18 @@ impl Ring {
         let columns = count(&ranges);
         let cursor = Cursor { capacity: columns, index: columns, length: tokens, rotated: false };
         (ranges, Self { window: self.window, cursor, left_padding: vec![0] })
+    }
+
+    /// A lone row's ring, to be written down.
+    pub(super) fn save(&self) -> SavedRing {
+        let Window { tokens, keep } = self.window;
+        SavedRing { window_tokens: tokens, window_keep: keep, cursor: self.cursor }
+    }
+
+    /// The ring that was written down; `self` is a fresh one. `None` when that had another window.
+    pub(super) fn restore(&self, saved: &SavedRing) -> Option<Self> {
+        let window = Window { tokens: saved.window_tokens, keep: saved.window_keep };
+        (window == self.window).then(|| Self { cursor: saved.cursor, ..self.clone() })
     }
 
     /// Whether columns can be taken back: nothing was overwritten yet.

@@ -23,6 +23,21 @@ impl RotatingCache {
         Self { window, buffers: None }
     }
 
+    /// A cache of these columns.
+    pub(super) fn of(window: Window, buffers: Option<KeyValues>) -> Self {
+        Self { window, buffers }
+    }
+
+    /// The same columns under new handles: whoever writes first copies.
+    pub(super) fn share(&self) -> Self {
+        Self { window: self.window, buffers: self.buffers.clone() }
+    }
+
+    /// What it holds, if it was ever written.
+    pub(super) fn buffers(&self) -> Option<&KeyValues> {
+        self.buffers.as_ref()
+    }
+
     /// Its window.
     pub fn window(&self) -> Window {
         self.window

@@ -55,6 +55,23 @@ impl CacheSet {
         Self { layers, geometry: Geometry::solo(), rings, bound: ThreadBound::default() }
     }
 
+    pub(super) fn of_parts(
+        layers: Vec<LayerCache>,
+        geometry: Geometry,
+        rings: Vec<Ring>,
+        bound: ThreadBound,
+    ) -> Self {
+        Self { layers, geometry, rings, bound }
+    }
+
+    pub(super) fn into_parts(self) -> (Vec<LayerCache>, Vec<Ring>, ThreadBound) {
+        (self.layers, self.rings, self.bound)
+    }
+
+    pub(super) fn layers(&self) -> &[LayerCache] {
+        &self.layers
+    }
+
     /// How many rows it holds.
     pub fn rows(&self) -> usize {
         self.geometry.rows()
@@ -241,6 +258,17 @@ impl CacheSet {
         Ok(Self { layers, geometry: Geometry::solo_of_width(tokens), rings, bound: self.bound })
     }
 
+    /// The same rows under new handles. Nothing is copied until one of the two is written.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        Self {
+            layers: self.layers.iter().map(LayerCache::share).collect(),
+            geometry: self.geometry.clone(),
+            rings: self.rings.clone(),
+            bound: self.bound,
+        }
+    }
+
     /// Whether tokens can be taken back: full layers always can, rotating ones until they wrap,
     /// recurrent ones never.
     pub fn can_trim(&self) -> bool {
@@ -257,8 +285,9 @@ impl CacheSet {
             return Err(Error::new(Code::Internal, format!("cannot take back {tokens} tokens")));
         }
         let tokens = ops::axis_index(tokens).min(self.geometry.shortest());
-        self.layers.iter_mut().try_for_each(|layer| layer.trim(tokens))?;
         self.geometry.trim(tokens);
+        let width = self.geometry.width();
+        self.layers.iter_mut().try_for_each(|layer| layer.trim(tokens, width))?;
         self.rings.iter_mut().for_each(|ring| ring.trim(tokens));
         Ok(tokens.unsigned_abs() as usize)
     }

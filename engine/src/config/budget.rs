@@ -25,8 +25,6 @@ pub struct Room {
     pub total_bytes: u64,
     /// The model's weights.
     pub weights_bytes: u64,
-    /// What the prompt cache may take.
-    pub prompt_cache_bytes: u64,
 }
 
 impl Room {
@@ -36,14 +34,11 @@ impl Room {
         self.total_bytes / 4 * 3
     }
 
-    /// What is left for KV: `3/4 total - weights - prompt cache - headroom`, never below 0. The headroom
-    /// ([`KV_HEADROOM_BYTES`]) is for activations of a prompt chunk and for the second copy of a
-    /// layer while a row joins.
+    /// What is left for KV, of live rows and kept prompts together: `3/4 total - weights - headroom`, never
+    /// below 0. The headroom ([`KV_HEADROOM_BYTES`]) is for activations of a prompt chunk and for the second
+    /// copy of a layer while a row joins.
     pub fn kv_bytes(&self) -> u64 {
-        self.usable_bytes()
-            .saturating_sub(self.weights_bytes)
-            .saturating_sub(self.prompt_cache_bytes)
-            .saturating_sub(KV_HEADROOM_BYTES)
+        self.usable_bytes().saturating_sub(self.weights_bytes).saturating_sub(KV_HEADROOM_BYTES)
     }
 }
 
@@ -90,11 +85,49 @@ impl FromStr for KvBudget {
         match text {
             "auto" => Ok(Self::Auto),
             "off" => Ok(Self::Off),
-            other => parse_bytes(other).map(Self::Bytes).ok_or_else(|| {
-                "expected `auto`, `off` or bytes such as 4096, 500M, 1.5G or 2Gi".to_owned()
-            }),
+            other => bytes_of(other).map(Self::Bytes),
         }
     }
+}
+
+/// How many bytes kept prompts may take (`--prompt-cache`), as far as live rows leave room in the KV budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PromptCacheCap {
+    /// Half of the KV budget, or of what that would be by itself.
+    #[default]
+    Auto,
+    /// None are kept.
+    Off,
+    /// So many.
+    Bytes(u64),
+}
+
+impl PromptCacheCap {
+    /// The cap in bytes, beside a KV budget of `kv_budget_bytes`.
+    pub fn resolve(self, room: &Room, kv_budget_bytes: Option<u64>) -> u64 {
+        match self {
+            Self::Off => 0,
+            Self::Auto => kv_budget_bytes.unwrap_or_else(|| room.kv_bytes()) / 2,
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+impl FromStr for PromptCacheCap {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            other => bytes_of(other).map(Self::Bytes),
+        }
+    }
+}
+
+fn bytes_of(text: &str) -> std::result::Result<u64, String> {
+    let expected = "expected `auto`, `off` or bytes such as 4096, 500M, 1.5G or 2Gi";
+    parse_bytes(text).ok_or_else(|| expected.to_owned())
 }
 
 #[cfg(test)]
@@ -103,26 +136,36 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn room(total_gib: u64, weights_gib: u64, prompt_cache_gib: u64) -> Room {
-        Room {
-            total_bytes: total_gib * GIB,
-            weights_bytes: weights_gib * GIB,
-            prompt_cache_bytes: prompt_cache_gib * GIB,
-        }
+    fn room(total_gib: u64, weights_gib: u64) -> Room {
+        Room { total_bytes: total_gib * GIB, weights_bytes: weights_gib * GIB }
     }
 
     #[test]
-    fn auto_is_what_weights_prompt_cache_and_headroom_leave_of_three_quarters() {
-        assert_eq!(room(32, 8, 0).kv_bytes(), 16 * GIB - KV_HEADROOM_BYTES);
-        assert_eq!(room(32, 8, 6).kv_bytes(), 10 * GIB - KV_HEADROOM_BYTES);
-        let resolved = KvBudget::Auto.resolve(&room(32, 8, 0), GIB);
+    fn prompts_are_kept_in_half_of_the_kv_budget_unless_another_cap_is_asked_for() {
+        let room = room(32, 8);
+        for (text, kv_budget_bytes, expected) in [
+            ("auto", Some(10 * GIB), 5 * GIB),
+            ("auto", None, room.kv_bytes() / 2),
+            ("off", Some(GIB), 0),
+            ("3Gi", Some(GIB), 3 * GIB),
+        ] {
+            let cap: PromptCacheCap = text.parse().unwrap();
+            assert_eq!(cap.resolve(&room, kv_budget_bytes), expected, "{text}");
+        }
+        assert!("much".parse::<PromptCacheCap>().is_err());
+    }
+
+    #[test]
+    fn auto_is_what_weights_and_headroom_leave_of_three_quarters() {
+        assert_eq!(room(32, 8).kv_bytes(), 16 * GIB - KV_HEADROOM_BYTES);
+        let resolved = KvBudget::Auto.resolve(&room(32, 8), GIB);
         assert_eq!(resolved.unwrap(), Some(16 * GIB - KV_HEADROOM_BYTES));
     }
 
     #[test]
     fn a_model_as_large_as_the_memory_leaves_nothing() {
-        assert_eq!(room(8, 8, 0).kv_bytes(), 0);
-        let error = KvBudget::Auto.resolve(&room(8, 8, 0), 5_000_000).unwrap_err();
+        assert_eq!(room(8, 8).kv_bytes(), 0);
+        let error = KvBudget::Auto.resolve(&room(8, 8), 5_000_000).unwrap_err();
         let expected = "the KV budget is 0 B, and the smallest row of this model takes 5.0 MB: \
             6.4 GB of memory are usable, the weights take 8.6 GB";
         assert_eq!((error.code(), error.message()), (Code::InvalidRequest, expected));
@@ -130,7 +173,7 @@ mod tests {
 
     #[test]
     fn off_is_no_bound_and_a_number_is_taken_as_it_is_while_a_row_fits() {
-        let room = room(1, 8, 0);
+        let room = room(1, 8);
         assert_eq!(KvBudget::Off.resolve(&room, 100).unwrap(), None);
         assert_eq!(KvBudget::Bytes(100).resolve(&room, 100).unwrap(), Some(100));
         let error = KvBudget::Bytes(99).resolve(&room, 100).unwrap_err();

@@ -1,5 +1,6 @@
 //! What the rest of the process knows about the loaded model.
 
+use super::vectors::TextVectors;
 use crate::cache::KvProfile;
 use crate::error::{Code, Error, Result};
 use crate::sampling::SamplingParams;
@@ -36,6 +37,8 @@ pub struct ModelCapabilities {
     pub serial_because: Vec<String>,
     /// Whether it makes vectors of texts.
     pub embeddings: Embeddings,
+    /// Why it answers nothing; `None` when it answers.
+    pub mute_because: Option<String>,
     /// Whether it writes whole blocks of tokens at once, not one token after the other.
     pub writes_blocks: bool,
 }
@@ -43,8 +46,8 @@ pub struct ModelCapabilities {
 /// Whether a model makes vectors of texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Embeddings {
-    /// It does, of so many numbers.
-    Dimensions(usize),
+    /// It does.
+    Vectors(TextVectors),
     /// It does not.
     None {
         /// Why not.
@@ -54,7 +57,9 @@ pub enum Embeddings {
 
 impl Default for Embeddings {
     fn default() -> Self {
-        Self::None { reason: "it was made to answer, not to compare texts".to_owned() }
+        let reason = "it was made to answer, not to compare texts (the directory of an embedding model has \
+                      a `modules.json`)";
+        Self::None { reason: reason.to_owned() }
     }
 }
 
@@ -64,16 +69,29 @@ impl ModelCard {
         self.kv.row_bytes(2)
     }
 
-    /// The numbers of a vector that the model makes of a text.
+    /// How the model makes vectors of texts.
     ///
     /// # Errors
     /// `Unsupported` when it makes none, with the reason.
-    pub fn embedding_dimensions(&self) -> Result<usize> {
+    pub fn text_vectors(&self) -> Result<&TextVectors> {
         match &self.capabilities.embeddings {
-            Embeddings::Dimensions(dimensions) => Ok(*dimensions),
+            Embeddings::Vectors(vectors) => Ok(vectors),
             Embeddings::None { reason } => {
                 let message = format!("the model `{}` makes no embeddings: {reason}", self.id);
                 Err(Error::new(Code::Unsupported, message).with_param("model"))
+            }
+        }
+    }
+
+    /// # Errors
+    /// `Unsupported` when the model answers nothing, with the reason.
+    pub(super) fn check_answers(&self) -> Result<()> {
+        match &self.capabilities.mute_because {
+            None => Ok(()),
+            Some(reason) => {
+                let message = format!("the model `{}` does not answer: {reason}", self.id);
+                let error = Error::new(Code::Unsupported, message).with_param("model");
+                Err(error.with_hint("it serves `/v1/embeddings`"))
             }
         }
     }

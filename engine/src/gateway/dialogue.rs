@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::history::{Manners, describe_tools};
 use super::request::{GenerateRequest, Prompt, Reasoning, ReasoningEffort, ToolChoice};
 use crate::error::{Error, Result};
+use crate::limits::KEPT_PROMPT_TOKENS_MIN;
 use crate::output::{
     AnswerFormat, AnswerParser, Beginning, ParserOptions, ReasoningFormat, ToolFormat,
 };
@@ -37,6 +38,8 @@ pub(super) struct Dialogue {
 #[derive(Debug, Clone)]
 pub(super) struct Prepared {
     pub(super) tokens: Vec<u32>,
+    /// After how many of them the system part and the last turn end.
+    pub(super) boundaries: Vec<usize>,
     /// Where the answer to it begins.
     pub(super) beginning: Beginning,
 }
@@ -71,13 +74,16 @@ impl Dialogue {
     /// # Errors
     /// `InvalidRequest` for messages that the template refuses, in its words.
     pub(super) fn prepare(&self, request: &GenerateRequest) -> Result<Prepared> {
-        let plain = |tokens| Prepared { tokens, beginning: Beginning::Text };
+        let plain =
+            |tokens| Prepared { tokens, boundaries: Vec::new(), beginning: Beginning::Text };
         match &request.prompt {
             Prompt::Chat { messages } => {
-                let text = self.render(messages, request)?;
+                let text = self.render(messages, request, true)?;
                 let beginning = self.format.beginning(&text);
+                let ends = self.part_ends(messages, request, &text);
                 // A template writes its special tokens itself.
-                Ok(Prepared { tokens: self.tokenizer.encode(&text, false)?, beginning })
+                let (tokens, boundaries) = self.tokenizer.encode_with_marks(&text, false, &ends)?;
+                Ok(Prepared { tokens, boundaries, beginning })
             }
             Prompt::Text(text) => self.tokenizer.encode(text, true).map(plain),
             Prompt::Tokens(tokens) => Ok(plain(tokens.clone())),
@@ -122,7 +128,37 @@ impl Dialogue {
         AnswerFormat { tools: Some(tools), ..self.format }
     }
 
-    fn render(&self, messages: &[Value], request: &GenerateRequest) -> Result<String> {
+    /// Where in `text`, the prompt of `messages`, its system part and its last turn end, in bytes, ascending:
+    /// what comes before is the same in other conversations with that system part, and in the next turns of this
+    /// one. A template that does not render parts alone has none.
+    fn part_ends(&self, messages: &[Value], request: &GenerateRequest, text: &str) -> Vec<usize> {
+        if text.len() < KEPT_PROMPT_TOKENS_MIN {
+            return Vec::new();
+        }
+        let is_system = |message: &&Value| message["role"] == "system";
+        let system: Vec<Value> = messages.iter().take_while(is_system).cloned().collect();
+        // Two turns that have nothing in common, one of which differs from the first turn at its first letter.
+        let with_turn = |turn: &str| {
+            let turn = json!({"role": "user", "content": turn});
+            let messages = [system.as_slice(), &[turn]].concat();
+            Some(common_bytes(text, &self.render(&messages, request, true).ok()?))
+        };
+        let has_system = !system.is_empty() || may_call(request);
+        let system_end = has_system.then(|| Some(with_turn("a")?.min(with_turn("b")?))).flatten();
+        let turn_end = self.render(messages, request, false).ok();
+        let turn_end = turn_end.map(|turns| common_bytes(text, &turns));
+        let mut ends: Vec<usize> = [system_end, turn_end].into_iter().flatten().collect();
+        ends.sort_unstable();
+        ends.dedup();
+        ends
+    }
+
+    fn render(
+        &self,
+        messages: &[Value],
+        request: &GenerateRequest,
+        add_generation_prompt: bool,
+    ) -> Result<String> {
         let (Some(template), Some(manners)) = (self.tokenizer.chat_template(), &self.manners)
         else {
             return Err(Error::invalid("messages", "the model has no chat template")
@@ -136,7 +172,7 @@ impl Dialogue {
         }
         let messages = manners.adapt(messages);
         let extra = self.variables(request);
-        let options = ChatOptions { add_generation_prompt: true, tools, extra };
+        let options = ChatOptions { add_generation_prompt, tools, extra };
         template.render(&messages, &options)
     }
 
@@ -187,6 +223,11 @@ impl Dialogue {
             (_, Minimal | Low | Medium | High | ExtraHigh) => ("reasoning_effort", effort.name()),
         }
     }
+}
+
+/// The length of what two texts begin with alike.
+fn common_bytes(left: &str, right: &str) -> usize {
+    left.bytes().zip(right.bytes()).take_while(|(left, right)| left == right).count()
 }
 
 /// Whether the model is told of tools and its calls are looked for.

@@ -5,23 +5,24 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::card::ModelCard;
 use super::dialogue::{Dialogue, Prepared};
-use super::generation::{self, Generation, LiveRow, Phase, Stopwatch};
+use super::embedding::{self, EmbedRequest, Embedded};
+use super::generation::{self, FinishReason, Generation, LiveRow, Phase, Stopwatch};
 use super::guidance::{self, Structure};
 use super::live::LiveRequests;
 use super::request::{self, GenerateRequest};
-use super::rows::{EmbedJob, Health, Rows};
+use super::rows::{Health, Rows};
 use crate::clock::{self, Clock, Time};
 use crate::config::SchedulerConfig;
 use crate::error::{Code, Error, Result};
 use crate::grammar::{Constraint, Grammar, Grammars, Reasoning};
 use crate::limits::GRAMMAR_COMPILERS_MAX;
 use crate::output::Beginning;
-use crate::scheduler::event_channel;
-use crate::telemetry::{Meters, Snapshot};
+use crate::scheduler::{RowSpec, event_channel};
+use crate::telemetry::{Meters, RequestMeter, Snapshot};
 use crate::tokenizer::Tokenizer;
 
 /// The log target of placements.
@@ -99,8 +100,9 @@ impl Engine {
     async fn start(&self, request: GenerateRequest) -> Result<Generation> {
         let inner = &self.0;
         inner.check_serving()?;
+        inner.card.check_answers()?;
         let place = inner.place_in_queue()?;
-        let Prepared { tokens, beginning } = inner.prepare(&request).await?;
+        let Prepared { tokens, boundaries, beginning } = inner.prepare(&request).await?;
         let (mut spec, placement) = request::row(
             &request,
             tokens,
@@ -108,6 +110,7 @@ impl Engine {
             &inner.scheduler,
             Arc::clone(&inner.stop_tokens),
         )?;
+        spec.boundaries = boundaries;
         spec.grammar = inner.grammar(&request, beginning).await?;
         // `SLIPSTREAM_LANE_DEBUG=1` lets this through.
         tracing::info!(target: PLACEMENT_LOG, id = spec.id, ?placement, "placed");
@@ -139,25 +142,31 @@ impl Engine {
         Ok(self.0.prepare(request).await?.tokens)
     }
 
-    /// The vector of the text of `tokens`, or its first `dimensions` numbers.
+    /// The vectors of the texts of `request`, in their order. All texts are held against the model before
+    /// one is run. Dropping the future cancels what runs.
     ///
     /// # Errors
-    /// `Unsupported` when the model makes none, `InvalidRequest` and `ContextLengthExceeded` when the text
-    /// does not fit the model, `QueueFull` when too many requests are live, `ShuttingDown` and
-    /// `EngineFailed` when it cannot be served now.
-    pub async fn embed(&self, tokens: Vec<u32>, dimensions: Option<usize>) -> Result<Vec<f32>> {
+    /// `Unsupported` when the model makes none, `InvalidRequest`, `ContextLengthExceeded` and `OverBudget` when
+    /// a text does not fit, `QueueFull` when too many requests are live, `ShuttingDown` and `EngineFailed` when
+    /// it cannot be served now, `InvalidRequest` too when somebody cancelled it.
+    pub async fn embed(&self, request: EmbedRequest) -> Result<Vec<Vec<f32>>> {
         let inner = &self.0;
-        inner.check_serving()?;
-        inner.card.embedding_dimensions()?;
-        request::check_input(&tokens, &inner.card)?;
-        let _place = inner.place_in_queue()?;
-        let (reply, vector) = oneshot::channel();
-        inner.rows.embed(EmbedJob { tokens, dimensions, reply })?;
-        tokio::select! {
+        let client = Arc::clone(&request.client);
+        let refused = |error: &Error| inner.meters.refused(&client, error.code().name());
+        let (_place, rows) = inner.admit(request).inspect_err(refused)?;
+        let Some(first) = rows.first() else {
+            return Ok(Vec::new());
+        };
+        let mut meter = inner.meters.request(first.lane.name(), &client, inner.clock.now());
+        let presence = inner.live.enter(&first.id);
+        let vectors = tokio::select! {
             biased;
             () = inner.stopped() => Err(generation::shutting_down()),
-            vector = vector => vector.unwrap_or_else(|_| Err(generation::engine_gone())),
-        }
+            () = presence.cancelled() => Err(embedding::cancelled()),
+            vectors = inner.embed_each(rows, &meter) => vectors,
+        };
+        meter.ended(if vectors.is_ok() { FinishReason::Stop.name() } else { "failed" }, 0);
+        vectors
     }
 
     /// The tokenizer of the served model.
@@ -244,6 +253,27 @@ impl Inner {
         Arc::clone(&self.places).try_acquire_owned().map_err(|_| self.queue_full())
     }
 
+    /// The rows of a request for vectors, and its place among the live ones.
+    fn admit(&self, request: EmbedRequest) -> Result<(OwnedSemaphorePermit, Vec<RowSpec>)> {
+        self.check_serving()?;
+        let rows = embedding::rows(request, &self.card, &self.scheduler)?;
+        Ok((self.place_in_queue()?, rows))
+    }
+
+    /// One after the other, so that a request of many texts has one place in the queue and no more.
+    async fn embed_each(&self, rows: Vec<RowSpec>, meter: &RequestMeter) -> Result<Vec<Vec<f32>>> {
+        let mut vectors = Vec::with_capacity(rows.len());
+        for row in rows {
+            let prompt_tokens = row.prompt.len();
+            let Embedded { vector, cached_tokens, queue_ms } =
+                embedding::run(&*self.rows, row).await?;
+            let queue = Duration::from_secs_f64(queue_ms.max(0.0) / 1e3);
+            meter.prefilled(prompt_tokens, cached_tokens, queue);
+            vectors.push(vector);
+        }
+        Ok(vectors)
+    }
+
     async fn prepare(&self, request: &GenerateRequest) -> Result<Prepared> {
         if request.text_bytes() <= INLINE_TEXT_BYTES_MAX {
             return self.dialogue.prepare(request);
@@ -269,7 +299,7 @@ impl Inner {
         if self.card.capabilities.writes_blocks {
             return Err(self.card.writes_blocks(&param));
         }
-        let reasoning = guidance::reasoning(request, &format, beginning);
+        let reasoning = guidance::reasoning(request, &format, &constraint, beginning);
         let compiled = match reasoning {
             Ok(reasoning) => self.compiled(constraint, reasoning).await,
             Err(error) => Err(error),

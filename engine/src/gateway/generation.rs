@@ -13,12 +13,13 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::live::Presence;
-use super::logprobs::{Ledger, LogprobEntry};
+use super::logprobs::{Ledger, LogprobEntry, note_visible};
 use super::placement::Placement;
 use super::request::GenerateRequest;
 use crate::clock::{Clock, Time};
 use crate::error::{Code, Error, Result};
 use crate::output::{AnswerParser, AnswerPart, StopMatcher, TextEnd};
+use crate::prompt_cache::Divergence;
 use crate::sampling::Sampled;
 use crate::scheduler::{self, EventReceiver, Lane, RowEvent, RowUsage};
 use crate::telemetry::RequestMeter;
@@ -77,6 +78,8 @@ pub struct Usage {
     pub prompt_tokens: usize,
     /// Prompt tokens that were not run because a cache had them.
     pub cached_tokens: usize,
+    /// Why not more of them, when a kept prompt was near.
+    pub cache_miss: Option<CacheMiss>,
     /// Tokens generated: up to and with the model's stop token, or the one that completed a stop
     /// string.
     pub generated_tokens: usize,
@@ -90,6 +93,17 @@ pub struct Usage {
     pub first_token_ms: f64,
     /// Milliseconds from the first token to the end.
     pub decode_ms: f64,
+}
+
+/// Where a prompt parts from a kept one that begins alike.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheMiss {
+    /// The index of the first token that differs.
+    pub token_index: usize,
+    /// What the prompt says from there on, the beginning; nothing where it ends.
+    pub prompt: String,
+    /// What the kept one says.
+    pub kept: String,
 }
 
 impl Usage {
@@ -123,10 +137,13 @@ pub struct Generation {
     parallel_calls: bool,
     /// Whether a whole call was told.
     has_called: bool,
+    /// Whether visible text was told last.
+    in_text: bool,
     stopwatch: Stopwatch,
     meter: RequestMeter,
     /// What the row told of its prompt.
     prefill: Prefill,
+    cache_miss: Option<CacheMiss>,
     generated_tokens: usize,
     reasoning_tokens: usize,
     /// Events that are known and not yet told.
@@ -146,6 +163,7 @@ impl Generation {
             parser,
             parallel_calls: request.tools.parallel,
             has_called: false,
+            in_text: false,
             id: request.id,
             placement,
             row: Some(row),
@@ -156,6 +174,7 @@ impl Generation {
             stopwatch,
             meter,
             prefill: Prefill::default(),
+            cache_miss: None,
             generated_tokens: 0,
             reasoning_tokens: 0,
             ready: VecDeque::new(),
@@ -201,7 +220,8 @@ impl Generation {
 
     fn take(&mut self, event: RowEvent) -> Result<()> {
         match event {
-            RowEvent::Prefilled { cached_tokens, queue_ms, prefill_ms } => {
+            RowEvent::Prefilled { cached_tokens, queue_ms, prefill_ms, near } => {
+                self.cache_miss = near.map(|near| self.told(&near)).transpose()?;
                 self.prefill = Prefill { cached_tokens, queue_ms, prefill_ms };
                 let queue = Duration::from_secs_f64(queue_ms.max(0.0) / 1e3);
                 let prompt_tokens = self.placement.shape.prompt_tokens;
@@ -209,9 +229,16 @@ impl Generation {
                 Ok(())
             }
             RowEvent::Token(sampled) => self.take_token(sampled),
+            RowEvent::Vector(_) => Err(Error::new(Code::Internal, "an answer's row told a vector")),
             RowEvent::Finished { reason, usage } => self.finish(reason, &usage),
             RowEvent::Failed(error) => Err(error),
         }
+    }
+
+    fn told(&self, near: &Divergence) -> Result<CacheMiss> {
+        let text = |tokens: &[u32]| self.tokenizer.decode_spelled(tokens);
+        let (prompt, kept) = (text(&near.prompt)?, text(&near.kept)?);
+        Ok(CacheMiss { token_index: near.index, prompt, kept })
     }
 
     fn take_token(&mut self, Sampled { token, logprobs }: Sampled) -> Result<()> {
@@ -289,23 +316,28 @@ impl Generation {
     fn tell(&mut self, part: AnswerPart) -> bool {
         let called = matches!(part, AnswerPart::ToolCallEnded { .. });
         self.has_called |= called;
-        self.tell_due();
+        self.in_text = false;
+        let entries = self.due();
+        self.tell_logprobs(entries);
         self.ready.push_back(AnswerEvent::Part(part));
         called && !self.parallel_calls
     }
 
     fn say(&mut self, text: String) {
-        self.tell_due();
+        let mut entries = self.due();
+        if !text.is_empty() {
+            note_visible(&mut entries, &text, self.in_text);
+            self.in_text = true;
+        }
+        self.tell_logprobs(entries);
         if !text.is_empty() {
             self.ready.push_back(AnswerEvent::Part(AnswerPart::Text(text)));
         }
     }
 
-    /// Tells what is known of the tokens whose text is no longer held back.
-    fn tell_due(&mut self) {
-        let held_bytes = self.parser.held_bytes() + self.stops.held_bytes();
-        let entries = self.ledger.due(held_bytes);
-        self.tell_logprobs(entries);
+    /// What is known of the tokens whose text is no longer held back.
+    fn due(&mut self) -> Vec<LogprobEntry> {
+        self.ledger.due(self.parser.held_bytes() + self.stops.held_bytes())
     }
 
     fn tell_logprobs(&mut self, entries: Vec<LogprobEntry>) {
@@ -341,6 +373,7 @@ impl Generation {
             lane_reasons: self.placement.reason_texts(),
             prompt_tokens: self.placement.shape.prompt_tokens,
             cached_tokens: prefill.cached_tokens,
+            cache_miss: self.cache_miss.clone(),
             generated_tokens,
             reasoning_tokens: self.reasoning_tokens,
             queue_ms: prefill.queue_ms,

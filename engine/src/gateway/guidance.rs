@@ -19,7 +19,7 @@ pub struct Structure {
 /// The constraint of `request` to a model that writes `format`, if there is one.
 ///
 /// # Errors
-/// `Unsupported` when calls must be made and the model writes them in a form that is not constrained here, or
+/// `Unsupported` when calls must be made and the model has no form for them or for what they must hold, or
 /// when calls may be made beside a constraint that is no JSON. `InvalidRequest` when the tool to call is none
 /// of those given.
 pub(super) fn structure(
@@ -40,40 +40,34 @@ pub(super) fn structure(
             return Err(Error::invalid("tool_choice", message));
         }
         let several = *parallel && *choice == ToolChoice::Required;
-        let constraint = Constraint::Calls(calls(&called, several, format.tools, tokenizer)?);
+        let calls = calls(&called, several, None, format.tools, tokenizer)?;
+        let constraint = Constraint::Calls(calls);
         return Ok(Some(Structure { constraint, param: "tool_choice".to_owned() }));
     }
     match &request.structure {
         Some(structure) if !called.is_empty() => {
-            let calls = calls(&called, *parallel, format.tools, tokenizer)?;
-            let constraint = beside_calls(structure, calls)?;
+            let instead = Some(json_of(structure)?);
+            let calls = calls(&called, *parallel, instead, format.tools, tokenizer)?;
+            let constraint = Constraint::Calls(calls);
             Ok(Some(Structure { constraint, param: structure.param.clone() }))
         }
         structure => Ok(structure.clone()),
     }
 }
 
-/// How the answer of `request`, which starts at `beginning`, may begin with reasoning.
+/// How the answer of `request`, which starts at `beginning` and must match `constraint`, may begin with
+/// reasoning.
 ///
 /// # Errors
-/// `Unsupported` when the model's answers fall into messages whose heads are not known here.
+/// `Unsupported` when the model's answers fall into messages and the constraint is not to be had in them.
 pub(super) fn reasoning(
     request: &GenerateRequest,
     format: &AnswerFormat,
+    constraint: &Constraint,
     beginning: Beginning,
 ) -> Result<Option<Reasoning>> {
-    match format.messages {
-        None => {}
-        // All channels but this one come before the answer.
-        Some(MessageFormat::Harmony) => {
-            let end = "<|channel|>final<|message|>".to_owned();
-            return Ok(Some(Reasoning { start: ReasoningStart::Opened, end }));
-        }
-        Some(MessageFormat::MuseSpark) => {
-            let message =
-                "the answers of this model fall into messages, which cannot be constrained";
-            return Err(Error::new(Code::Unsupported, message));
-        }
+    if let Some(messages) = format.messages {
+        return in_messages(messages, constraint, beginning);
     }
     let Some(markers) = format.reasoning.map(ReasoningFormat::markers) else {
         return Ok(None);
@@ -87,6 +81,34 @@ pub(super) fn reasoning(
     Ok(Some(Reasoning { start, end: end.to_owned() }))
 }
 
+/// The same where answers fall into messages: the grammar of calls is that of all messages, and another one
+/// that of the last message's text.
+fn in_messages(
+    messages: MessageFormat,
+    constraint: &Constraint,
+    beginning: Beginning,
+) -> Result<Option<Reasoning>> {
+    let refused = |message: &str| Err(Error::new(Code::Unsupported, message));
+    let calls = matches!(constraint, Constraint::Calls(_));
+    let end = match (messages, calls, beginning) {
+        (_, true, Beginning::Head) => return Ok(None),
+        (_, true, Beginning::Text) => {
+            return refused("the prompt began the answer's last message, so no call can follow");
+        }
+        // The prompt began a thought, and other messages come behind it.
+        (MessageFormat::Harmony, true, Beginning::Reasoning) => "<|end|><|start|>assistant",
+        (MessageFormat::MuseSpark, true, Beginning::Reasoning) => "<|eom|><|start|>assistant",
+        // All channels but this one come before the answer.
+        (MessageFormat::Harmony, false, _) => "<|channel|>final<|message|>",
+        (MessageFormat::MuseSpark, false, _) => {
+            return refused(
+                "the answers of this model fall into messages, which cannot be constrained",
+            );
+        }
+    };
+    Ok(Some(Reasoning { start: ReasoningStart::Opened, end: end.to_owned() }))
+}
+
 fn named<'a>(tools: &'a [Tool], name: &str) -> Result<&'a Tool> {
     tools.iter().find(|tool| tool.name == name).ok_or_else(|| {
         let message = format!("`tool_choice` names `{name}`, which is none of `tools`");
@@ -94,9 +116,9 @@ fn named<'a>(tools: &'a [Tool], name: &str) -> Result<&'a Tool> {
     })
 }
 
-/// The answer of `structure`, or `calls`.
-fn beside_calls(structure: &Structure, calls: Calls) -> Result<Constraint> {
-    let json = match &structure.constraint {
+/// The JSON that `structure` asks for.
+fn json_of(structure: &Structure) -> Result<Part> {
+    let (schema, strict) = match &structure.constraint {
         Constraint::JsonObject => (r#"{"type":"object"}"#.to_owned(), true),
         Constraint::JsonSchema { schema, strict } => (schema.clone(), *strict),
         Constraint::Regex(_)
@@ -109,14 +131,15 @@ fn beside_calls(structure: &Structure, calls: Calls) -> Result<Constraint> {
                 .with_hint("leave out `tools`, or set `tool_choice` to `none`"));
         }
     };
-    let (schema, strict) = json;
-    Ok(Constraint::Calls(Calls { instead: Some(Part::Json { schema, strict }), ..calls }))
+    Ok(Part::Json { schema, strict })
 }
 
-/// Calls of `tools` in the markup `format`; `several` says whether one answer may make more than one.
+/// Calls of `tools` in the markup `format`, or what may come `instead`; `several` says whether one answer may
+/// make more than one.
 fn calls(
     tools: &[&Tool],
     several: bool,
+    instead: Option<Part>,
     format: Option<ToolFormat>,
     tokenizer: &Tokenizer,
 ) -> Result<Calls> {
@@ -124,12 +147,7 @@ fn calls(
         let message = "`tool_choice` asks for a call, and the model has no form of its own for one";
         return Err(Error::new(Code::Unsupported, message).with_param("tool_choice"));
     };
-    markup::calls(format, tools, several, tokenizer).ok_or_else(|| {
-        let message = format!("calls in the model's own form ({format:?}) cannot be constrained");
-        Error::new(Code::Unsupported, message)
-            .with_param("tool_choice")
-            .with_hint("`tool_choice` may be `auto` or `none`")
-    })
+    markup::calls(format, tools, several, instead, tokenizer)
 }
 
 #[cfg(test)]
@@ -221,8 +239,14 @@ mod tests {
         let unknown = request(ToolChoice::Named("h".to_owned()), &["f"]);
         check_refused(&unknown, &TALKS, Code::InvalidRequest, choice);
         check_refused(&request(ToolChoice::Required, &[]), &TALKS, Code::InvalidRequest, choice);
-        let other = AnswerFormat { tools: Some(ToolFormat::Pythonic), ..TALKS };
-        check_refused(&required, &other, Code::Unsupported, choice);
+        let parameters = json!({"properties": {"two words": {}}, "required": ["two words"]});
+        let parameters = parameters.as_object().cloned();
+        let odd = Tool { name: "f".to_owned(), description: None, parameters };
+        let mut odd_required = required.clone();
+        odd_required.tools.tools = [odd].into();
+        let python = AnswerFormat { tools: Some(ToolFormat::Pythonic), ..TALKS };
+        check_refused(&odd_required, &python, Code::Unsupported, choice);
+        assert!(structure(&required, &python, &script::tokenizer()).is_ok());
     }
 
     #[test]
@@ -233,7 +257,9 @@ mod tests {
             let mut request = request(ToolChoice::Auto, &[]);
             request.reasoning.enabled = enabled;
             let beginning = TALKS.beginning(&tokenizer.decode_spelled(&tokens).unwrap());
-            reasoning(&request, &TALKS, beginning).unwrap().map(|reasoning| reasoning.start)
+            reasoning(&request, &TALKS, &Constraint::JsonObject, beginning)
+                .unwrap()
+                .map(|reasoning| reasoning.start)
         };
         let may_open = Some(ReasoningStart::MayOpen("<think>".to_owned()));
         assert_eq!(starts("<|im_start|>assistant\n<think>\n", None), Some(ReasoningStart::Opened));
@@ -247,7 +273,9 @@ mod tests {
     #[test]
     fn models_without_reasoning_answer_at_once_and_gpt_oss_in_its_last_channel() {
         let request = request(ToolChoice::Auto, &[]);
-        let of = |format: AnswerFormat| reasoning(&request, &format, Beginning::Text);
+        let of = |format: AnswerFormat| {
+            reasoning(&request, &format, &Constraint::JsonObject, Beginning::Text)
+        };
         assert_eq!(of(AnswerFormat::default()).unwrap(), None);
         let messages =
             |messages| AnswerFormat { messages: Some(messages), ..AnswerFormat::default() };
@@ -257,5 +285,21 @@ mod tests {
             (ReasoningStart::Opened, "<|channel|>final<|message|>")
         );
         assert_eq!(of(messages(MessageFormat::MuseSpark)).unwrap_err().code(), Code::Unsupported);
+    }
+
+    #[test]
+    fn calls_that_are_messages_come_behind_the_thought_that_the_prompt_began() {
+        let request = request(ToolChoice::Required, &["f"]);
+        let calls = Constraint::Calls(Calls::default());
+        for (messages, end) in [
+            (MessageFormat::Harmony, "<|end|><|start|>assistant"),
+            (MessageFormat::MuseSpark, "<|eom|><|start|>assistant"),
+        ] {
+            let format = AnswerFormat { messages: Some(messages), ..AnswerFormat::default() };
+            let of = |beginning| reasoning(&request, &format, &calls, beginning);
+            assert_eq!(of(Beginning::Head).unwrap(), None);
+            assert_eq!(of(Beginning::Reasoning).unwrap().unwrap().end, end);
+            assert_eq!(of(Beginning::Text).unwrap_err().code(), Code::Unsupported);
+        }
     }
 }

@@ -6,11 +6,12 @@
 //! Histories are said as the model's template takes them, and control tokens that texts spell are plain
 //! text. The generation turns tokens into text, splits it into reasoning, visible text and tool calls,
 //! and finds stop strings in the visible text, off the engine thread. Dropping it
-//! cancels the row.
+//! cancels the row. A request for vectors ([`EmbedRequest`]) is rows too, which end with their prompts.
 
 mod card;
 mod dialogue;
 mod driver;
+mod embedding;
 mod engine;
 mod generation;
 mod guidance;
@@ -25,15 +26,18 @@ mod rows;
 pub(crate) mod script;
 #[cfg(test)]
 mod tests;
+mod vectors;
 
 pub use card::{Embeddings, ModelCapabilities, ModelCard};
 pub use driver::RowThread;
+pub use embedding::EmbedRequest;
 pub use engine::{Engine, PLACEMENT_LOG};
-pub use generation::{AnswerEvent, FinishReason, Generation, Usage};
+pub use generation::{AnswerEvent, CacheMiss, FinishReason, Generation, Usage};
 pub use guidance::Structure;
 pub use logprobs::{LogprobEntry, TokenLogprob};
 pub use placement::{Ground, Placement, RequestShape, SerialReason, place};
 pub use request::{
     GenerateRequest, Prompt, Reasoning, ReasoningEffort, ToolChoice, ToolUse, UNNAMED_CLIENT,
 };
-pub use rows::{EmbedJob, Health, Rows};
+pub use rows::{Health, Rows};
+pub use vectors::{Cuts, TextVectors};

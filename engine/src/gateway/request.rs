@@ -13,7 +13,7 @@ use crate::error::{Code, Error, Result};
 use crate::limits;
 use crate::output::Tool;
 use crate::sampling::SamplingParams;
-use crate::scheduler::{self, Priority, RowSpec};
+use crate::scheduler::{self, Priority, Purpose, RowSpec};
 
 /// Below this the scaled log-probabilities leave f32's range; the limit is the greedy choice.
 const TEMPERATURE_MIN: f32 = 1e-6;
@@ -189,18 +189,6 @@ fn string_bytes(value: &Value) -> usize {
     }
 }
 
-/// Holds a text that is to become a vector against the model.
-pub(super) fn check_input(tokens: &[u32], card: &ModelCard) -> Result<()> {
-    check_tokens(tokens, card, "input")?;
-    if tokens.len() > card.context_tokens {
-        let (tokens, context) = (tokens.len(), card.context_tokens);
-        let message =
-            format!("the text has {tokens} tokens, and the model's context holds {context}");
-        return Err(Error::new(Code::ContextLengthExceeded, message).with_param("input"));
-    }
-    Ok(())
-}
-
 /// Holds a request with the prompt `tokens` against the model and the budget, places it and makes its
 /// row.
 pub(super) fn row(
@@ -277,11 +265,13 @@ impl Draft {
             lane_reasons: placement.reason_texts().into(),
             priority: self.priority,
             prompt: self.prompt,
+            boundaries: Vec::new(),
             max_tokens: self.max_tokens,
             kv_bytes: self.kv_bytes,
             stop_tokens,
             sampling: self.sampling,
             grammar: None,
+            purpose: Purpose::Answer,
         })
     }
 }
@@ -344,7 +334,8 @@ fn check_biased_tokens(sampling: &SamplingParams, card: &ModelCard) -> Result<()
     })
 }
 
-fn check_tokens(tokens: &[u32], card: &ModelCard, param: &str) -> Result<()> {
+/// Holds the tokens of the field `param` against the model's vocabulary.
+pub(super) fn check_tokens(tokens: &[u32], card: &ModelCard, param: &str) -> Result<()> {
     if tokens.is_empty() {
         return Err(Error::invalid(param, format!("`{param}` must not be empty")));
     }

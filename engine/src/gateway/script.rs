@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokio::sync::watch;
 
-use super::{EmbedJob, Embeddings, Engine, Health, ModelCapabilities, ModelCard, Rows};
+use super::{Cuts, Embeddings, Engine, Health, ModelCapabilities, ModelCard, Rows, TextVectors};
 use crate::cache::{KvProfile, LayerBytes};
 use crate::clock::Clock;
 use crate::config::SchedulerConfig;
 use crate::error::{Error, Result};
 use crate::sampling::{Sampled, SamplingParams, TokenLogprobs};
-use crate::scheduler::{EventSender, FinishReason, RowEvent, RowSpec, RowUsage};
+use crate::scheduler::{EventSender, FinishReason, Purpose, RowEvent, RowSpec, RowUsage};
 use crate::telemetry::Snapshot;
 use crate::tokenizer::Tokenizer;
 
@@ -111,15 +111,6 @@ impl Rows for ScriptedRows {
         Ok(())
     }
 
-    /// The first numbers of a text's vector are its first tokens; the rest are halves.
-    fn embed(&self, job: EmbedJob) -> Result<()> {
-        let tokens = job.tokens.iter().map(|token| *token as f32);
-        let numbers = tokens.chain(std::iter::repeat(0.5));
-        // Whoever asked may have left.
-        let _ = job.reply.send(Ok(numbers.take(job.dimensions.unwrap_or(DIMENSIONS)).collect()));
-        Ok(())
-    }
-
     fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.lock())
     }
@@ -151,14 +142,20 @@ async fn play(
         RowEvent::Finished { reason, usage }
     };
     let prefilled = RowEvent::Prefilled {
+        near: None,
         cached_tokens: CACHED_TOKENS,
         queue_ms: QUEUE_MS,
         prefill_ms: PREFILL_MS,
     };
     for step in steps.into_iter().chain([Step::Token(IM_END)]) {
         tokio::task::yield_now().await;
-        match step {
-            Step::Token(token) => {
+        match (step, spec.purpose) {
+            (Step::Token(_), Purpose::Vector { dimensions }) => {
+                events.send(prefilled.clone());
+                events.send(RowEvent::Vector(vector(&spec.prompt, dimensions)));
+                return events.send(finished(FinishReason::Stop, 0));
+            }
+            (Step::Token(token), Purpose::Answer) => {
                 if generated == 0 {
                     events.send(prefilled.clone());
                 }
@@ -173,7 +170,7 @@ async fn play(
                     return events.send(finished(FinishReason::Length, generated));
                 }
             }
-            Step::Gate => {
+            (Step::Gate, _) => {
                 arrived_at_gate();
                 while !*gate.borrow() {
                     if events.is_closed() {
@@ -182,11 +179,17 @@ async fn play(
                     tokio::task::yield_now().await;
                 }
             }
-            Step::Fail(error) => return events.send(RowEvent::Failed(error)),
-            Step::Vanish => return true,
+            (Step::Fail(error), _) => return events.send(RowEvent::Failed(error)),
+            (Step::Vanish, _) => return true,
         }
     }
     unreachable!("the last step is a stop token")
+}
+
+/// The first numbers of a text's vector are its first tokens; the rest are halves.
+fn vector(tokens: &[u32], dimensions: Option<usize>) -> Vec<f32> {
+    let tokens = tokens.iter().map(|token| *token as f32);
+    tokens.chain(std::iter::repeat(0.5)).take(dimensions.unwrap_or(DIMENSIONS)).collect()
 }
 
 /// The `nth` token of an answer, with log-probabilities that tell its place if they are asked for: half its
@@ -232,8 +235,14 @@ pub(crate) fn engine_at(
 /// An engine that makes vectors too.
 pub(crate) fn engine_that_embeds(rows: Arc<ScriptedRows>) -> Engine {
     let mut card = card();
-    card.capabilities.embeddings = Embeddings::Dimensions(DIMENSIONS);
+    card.capabilities.embeddings = Embeddings::Vectors(vectors());
     Engine::new(card, tokenizer(), rows, SchedulerConfig::default(), Clock::monotonic())
+}
+
+/// How the scripted model makes vectors: of any length up to [`DIMENSIONS`].
+pub(crate) fn vectors() -> TextVectors {
+    let (dimensions, cuts) = (DIMENSIONS, Cuts::Any);
+    TextVectors { dimensions, cuts, prefix: String::new(), text_tokens_max: None }
 }
 
 /// An engine whose model has another tokenizer.

@@ -136,7 +136,8 @@ impl Matcher {
 
     fn answer(&mut self, token: u32) -> Result<()> {
         self.place = Place::Answers;
-        self.parser.consume_token(token).map_err(|error| stuck(token, &error.to_string()))?;
+        let consumed = self.parser.consume_token(token);
+        consumed.map_err(|error| stuck(token, &self.reason(&error.to_string())))?;
         self.satisfied = self.parser.is_stopped();
         Ok(())
     }
@@ -174,11 +175,22 @@ impl Matcher {
                 Ok(None)
             }
             Err(error) => {
-                let message =
-                    format!("no token can go on with this answer: {}", brief(&error.to_string()));
+                let reason = self.reason(&error.to_string());
+                let message = format!("no token can go on with this answer: {reason}");
                 Err(Error::new(Code::Unsupported, message))
             }
         }
+    }
+
+    /// What `error` of llguidance says to people.
+    fn reason(&self, error: &str) -> String {
+        if !error.contains("too many states") {
+            return brief(error);
+        }
+        let states = self.vocabulary.lexer_states_max();
+        format!(
+            "its grammar is too complex: a row may see {states} states of its lexer, and saw more"
+        )
     }
 }
 
@@ -193,7 +205,7 @@ impl std::fmt::Debug for Matcher {
 }
 
 fn stuck(token: u32, reason: &str) -> Error {
-    let message = format!("the answer cannot go on with token {token}: {}", brief(reason));
+    let message = format!("the answer cannot go on with token {token}: {reason}");
     Error::new(Code::Unsupported, message)
 }
 

@@ -10,6 +10,7 @@
 //! - An answer is **satisfied** once nothing but its end can follow. Its row ends then, and no token is
 //!   ever sampled from an empty mask.
 //! - **Reasoning** may come before the answer; the matcher stands still until its end marker was said.
+//! - A **rehearsal** is what compiling says under a grammar, so that rows find its lexer prepared.
 //! - A **guide** is a matcher whose masks fill on [`Workers`], off the engine thread.
 //!
 //! The automata are those of llguidance (Earley over lexemes that derivatives match). Every row gets its
@@ -26,6 +27,7 @@ mod gbnf;
 mod guide;
 mod matcher;
 mod reasoning;
+mod rehearsal;
 mod schema;
 mod vocabulary;
 

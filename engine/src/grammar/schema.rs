@@ -1,5 +1,6 @@
 //! JSON schemas before they are compiled: what we know of and cannot hold an answer to is refused by name.
 
+use llguidance::derivre::RegexBuilder;
 use serde_json::{Map, Value};
 
 use crate::error::{Code, Error, Result};
@@ -38,8 +39,8 @@ const NAMES_SCHEMAS: [&str; 4] = ["properties", "patternProperties", "$defs", "d
 /// goes on with white space for ever has no way to.
 const WHITE_SPACE: &str = r"\x20|\r?\n[\x20\t]{0,32}";
 
-/// Makes `schema` what the compiler is given. A `strict` one must mean what it says; in another, the
-/// compiler leaves out what it cannot hold an answer to.
+/// Makes `schema` what the compiler is given. A `strict` one must mean what it says; of another, what an answer
+/// cannot be held to is left out.
 ///
 /// # Errors
 /// `InvalidRequest` when it is no schema or too large, `Unsupported` with the keyword and its place.
@@ -51,7 +52,7 @@ pub(super) fn prepared(schema: &str, strict: bool) -> Result<Value> {
         let message = format!("the JSON schema is `{schema}`, expected an object");
         return Err(Error::new(Code::InvalidRequest, message));
     };
-    Survey { strict, nodes: 0 }.object(&fields, "#")?;
+    Survey { strict, nodes: 0 }.object(&mut fields, "#")?;
     fields.insert(
         "x-guidance".to_owned(),
         serde_json::json!({"whitespace_pattern": WHITE_SPACE, "lenient": !strict}),
@@ -66,11 +67,11 @@ struct Survey {
 }
 
 impl Survey {
-    fn schema(&mut self, schema: &Value, place: &str) -> Result<()> {
+    fn schema(&mut self, schema: &mut Value, place: &str) -> Result<()> {
         match schema {
             Value::Object(fields) => self.object(fields, place),
             Value::Array(schemas) => {
-                for (index, schema) in schemas.iter().enumerate() {
+                for (index, schema) in schemas.iter_mut().enumerate() {
                     self.schema(schema, &format!("{place}/{index}"))?;
                 }
                 Ok(())
@@ -80,42 +81,66 @@ impl Survey {
         }
     }
 
-    fn object(&mut self, fields: &Map<String, Value>, place: &str) -> Result<()> {
+    fn object(&mut self, fields: &mut Map<String, Value>, place: &str) -> Result<()> {
         self.nodes += 1;
         if self.nodes > SCHEMA_NODES_MAX {
             let message = format!("the JSON schema has more than {SCHEMA_NODES_MAX} parts");
             return Err(Error::new(Code::InvalidRequest, message));
         }
+        if !self.strict {
+            leave_out(fields);
+        }
         for (keyword, value) in fields {
             let place = format!("{place}/{keyword}");
-            self.check(keyword, value, &place)?;
+            check(keyword, value, &place)?;
             if HOLDS_SCHEMAS.contains(&keyword.as_str()) {
                 self.schema(value, &place)?;
             } else if NAMES_SCHEMAS.contains(&keyword.as_str()) {
-                for (name, schema) in value.as_object().into_iter().flatten() {
+                for (name, schema) in value.as_object_mut().into_iter().flatten() {
                     self.schema(schema, &format!("{place}/{name}"))?;
                 }
             }
         }
         Ok(())
     }
+}
 
-    fn check(&self, keyword: &str, value: &Value, place: &str) -> Result<()> {
-        if self.strict && UNSUPPORTED.contains(&keyword) {
-            let message =
-                format!("the JSON schema uses `{keyword}`, which is not supported (at `{place}`)");
-            return Err(Error::new(Code::Unsupported, message)
-                .with_hint("leave it out, or set `strict` to false to have it ignored"));
-        }
-        match value.as_str() {
-            Some(target) if keyword == "$ref" && !target.starts_with('#') => {
-                let message = format!(
-                    "the JSON schema refers to `{target}`, and only references within it, which \
-                     begin with `#`, are supported (at `{place}`)"
-                );
-                Err(Error::new(Code::Unsupported, message))
-            }
-            _ => Ok(()),
-        }
+fn check(keyword: &str, value: &Value, place: &str) -> Result<()> {
+    if UNSUPPORTED.contains(&keyword) {
+        let message =
+            format!("the JSON schema uses `{keyword}`, which is not supported (at `{place}`)");
+        return Err(Error::new(Code::Unsupported, message)
+            .with_hint("leave it out, or set `strict` to false to have it ignored"));
     }
+    match value.as_str().filter(|target| keyword == "$ref" && leads_away(target)) {
+        Some(target) => {
+            let message = format!(
+                "the JSON schema refers to `{target}`, and only references within it, which begin \
+                 with `#`, are supported (at `{place}`)"
+            );
+            Err(Error::new(Code::Unsupported, message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Leaves out what no answer can be held to. Formats and combinations are the compiler's to leave out.
+fn leave_out(fields: &mut Map<String, Value>) {
+    fields.retain(|keyword, value| match (keyword.as_str(), value.as_str()) {
+        ("$ref", Some(target)) => !leads_away(target),
+        ("pattern", Some(pattern)) => is_regular(pattern),
+        (keyword, _) => !UNSUPPORTED.contains(&keyword),
+    });
+    if let Some(Value::Object(properties)) = fields.get_mut("patternProperties") {
+        properties.retain(|pattern, _| is_regular(pattern));
+    }
+}
+
+fn leads_away(target: &str) -> bool {
+    !target.starts_with('#')
+}
+
+/// Whether the compiler can read the pattern: it has no look-around and no back references.
+fn is_regular(pattern: &str) -> bool {
+    RegexBuilder::new().mk_regex_for_serach(pattern).is_ok()
 }

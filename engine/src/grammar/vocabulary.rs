@@ -37,7 +37,7 @@ impl Vocabulary {
     ///
     /// # Errors
     /// `Unsupported` when the tokenizer's tokens are not bytes.
-    pub(super) fn new(tokenizer: &Tokenizer, size: usize) -> Result<Self> {
+    pub(super) fn new(tokenizer: &Tokenizer, size: usize, lexer_states_max: usize) -> Result<Self> {
         let size = tokenizer.vocab_size().min(size);
         let words = (0..size).map(|id| word(tokenizer, id as u32)).collect::<Result<Vec<_>>>()?;
         let stop_tokens = tokenizer.stop_tokens();
@@ -50,12 +50,17 @@ impl Vocabulary {
         }
         // The model picks among all ways to cut the text; its own is among them.
         let trie: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
-        let factory = factory(&trie)?;
+        let factory = factory(&trie, lexer_states_max)?;
         Ok(Self { trie, factory, stop_tokens, markers: Mutex::default() })
     }
 
     pub(super) fn factory(&self) -> &ParserFactory {
         &self.factory
+    }
+
+    /// The most states of one row's lexer.
+    pub(super) fn lexer_states_max(&self) -> usize {
+        self.factory.limits().max_lexer_states
     }
 
     /// Ids are below this.
@@ -106,14 +111,16 @@ impl Vocabulary {
     }
 }
 
-fn factory(trie: &TokEnv) -> Result<ParserFactory> {
+fn factory(trie: &TokEnv, lexer_states_max: usize) -> Result<ParserFactory> {
     let slices = SlicedBiasComputer::json_slices();
     let factory = ParserFactory::new(trie, InferenceCapabilities::default(), &slices);
     let mut factory = factory.map_err(|error| {
         Error::new(Code::Internal, format!("failed to prepare the vocabulary: {error}"))
     })?;
     factory.quiet();
-    factory.limits_mut().verbose_errors = false;
+    let limits = factory.limits_mut();
+    limits.verbose_errors = false;
+    limits.max_lexer_states = lexer_states_max;
     Ok(factory)
 }
 

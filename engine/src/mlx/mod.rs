@@ -36,6 +36,8 @@ pub mod recurrence;
 #[cfg(feature = "mlx")]
 pub mod sparse;
 #[cfg(feature = "mlx")]
+pub mod tensor;
+#[cfg(feature = "mlx")]
 mod weights;
 
 #[cfg(feature = "mlx")]

@@ -2,7 +2,7 @@
 
 use super::Model;
 use crate::error::{Error, Result};
-use crate::mlx::ops;
+use crate::mlx::{Array, ops};
 
 /// How a text becomes a vector.
 #[derive(Debug, Clone, Copy, Default)]
@@ -22,20 +22,7 @@ pub struct EmbedOptions {
 /// `InvalidRequest` when there is no token, or `dimensions` is 0 or more than the model has;
 /// `EngineFailed` with MLX's text.
 pub fn embed(model: &dyn Model, tokens: &[u32], options: EmbedOptions) -> Result<Vec<f32>> {
-    let mut state = last_state(model, tokens, options.chunk_tokens)?;
-    if let Some(dimensions) = options.dimensions {
-        if dimensions == 0 || dimensions > state.len() {
-            let message = format!("{dimensions} dimensions of a vector that has {}", state.len());
-            return Err(Error::invalid("dimensions", message));
-        }
-        state.truncate(dimensions);
-    }
-    Ok(of_length_one(&state))
-}
-
-/// The last token's hidden state after the model's last norm.
-fn last_state(model: &dyn Model, tokens: &[u32], chunk_tokens: Option<usize>) -> Result<Vec<f32>> {
-    let chunk_tokens = chunk_tokens.unwrap_or(tokens.len()).max(1);
+    let chunk_tokens = options.chunk_tokens.unwrap_or(tokens.len()).max(1);
     let mut chunks = tokens.chunks(chunk_tokens);
     let Some(last) = chunks.next_back() else {
         return Err(Error::invalid("input", "an empty text has no vector"));
@@ -45,9 +32,25 @@ fn last_state(model: &dyn Model, tokens: &[u32], chunk_tokens: Option<usize>) ->
         model.hidden(&ops::token_matrix(chunk, 1), &mut caches)?;
         ops::evaluate(caches.arrays())?;
     }
-    let hidden = model.hidden(&ops::token_matrix(last, 1), &mut caches)?;
+    text_vector(&model.hidden(&ops::token_matrix(last, 1), &mut caches)?, options.dimensions)
+}
+
+/// The vector of a text whose last tokens have the normalized hidden states `hidden` `[1, L, hidden]`: the
+/// last of them, its first `dimensions` numbers if it is to be cut, over its length.
+///
+/// # Errors
+/// `InvalidRequest` when `dimensions` is 0 or more than there are; `EngineFailed` with MLX's text.
+pub fn text_vector(hidden: &Array, dimensions: Option<usize>) -> Result<Vec<f32>> {
     let length = hidden.dim(1);
-    ops::read_f32(&ops::slice_axis(&hidden, 1, length - 1, length)?)
+    let mut state = ops::read_f32(&ops::slice_axis(hidden, 1, length - 1, length)?)?;
+    if let Some(dimensions) = dimensions {
+        if dimensions == 0 || dimensions > state.len() {
+            let message = format!("{dimensions} dimensions of a vector that has {}", state.len());
+            return Err(Error::invalid("dimensions", message));
+        }
+        state.truncate(dimensions);
+    }
+    Ok(of_length_one(&state))
 }
 
 /// `vector` over its length, which is taken in f64; zeros stay zeros.

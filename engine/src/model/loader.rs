@@ -33,6 +33,8 @@ pub struct Loaded {
     pub context_tokens: usize,
     /// Size of its logits.
     pub vocabulary: usize,
+    /// Numbers of a hidden state.
+    pub hidden_size: usize,
     /// Why its rows cannot share a batch; `None` when they can. The family's word comes first, then
     /// that of its caches.
     pub serial_because: Option<String>,
@@ -98,6 +100,7 @@ pub fn load_with_progress(
         weights_bytes,
         context_tokens: nn::context_tokens(&config)?.unsigned_abs() as usize,
         vocabulary: config.count("vocab_size")?.unsigned_abs() as usize,
+        hidden_size: config.count("hidden_size")?.unsigned_abs() as usize,
         serial_because: family_reason.or_else(|| model.new_caches().serial_because()),
         value_bytes,
         model,

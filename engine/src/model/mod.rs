@@ -16,7 +16,7 @@ pub use blocks::{
     Acceptance, BlockDiffusion, CanvasLength, Decoding, Denoising, EarlyEnd, TemperatureSlope,
 };
 pub use config::{GENERATION, ModelConfig};
-pub use embed::{EmbedOptions, embed};
+pub use embed::{EmbedOptions, embed, text_vector};
 pub use loader::{LoadOptions, Loaded, load, load_with_progress};
 pub use registry::{Family, Tower};
 pub use windows::{full_layers, layer_windows, layer_windows_or};

@@ -20,6 +20,8 @@ pub struct Family {
     pub towers: &'static [Tower],
     /// Whether its config reads on in `generation_config.json`.
     pub reads_generation: bool,
+    /// Whether it is proven to make vectors of texts from what it makes of their last token.
+    pub embeds: bool,
     arrange: Option<Arrange>,
     build: Build,
 }
@@ -72,6 +74,7 @@ const FAMILIES: &[Family] = &[
     batched("phi3", |config, weights| boxed(phi3::load(config, weights))),
     batched("qwen2", |config, weights| boxed(qwen2::load(config, weights))),
     Family {
+        embeds: true,
         arrange: Some(qwen3::arrange),
         ..batched("qwen3", |config, weights| boxed(qwen3::load(config, weights)))
     },
@@ -97,6 +100,7 @@ const fn batched(model_type: &'static str, build: Build) -> Family {
         serial_reason: None,
         towers: &[],
         reads_generation: false,
+        embeds: false,
         arrange: None,
         build,
     }

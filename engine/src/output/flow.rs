@@ -16,9 +16,9 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Bytes of the spaces that are held back.
+    /// Bytes of the spaces at the end that are held back; those beside markup are on their way no longer.
     pub(super) fn held_bytes(&self) -> usize {
-        self.spaces.len()
+        if self.after_markup { 0 } else { self.spaces.len() }
     }
 
     /// A flow whose texts around markup stand apart by `separator` at least.

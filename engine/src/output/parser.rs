@@ -178,9 +178,14 @@ impl AnswerParser {
         self.writer.take()
     }
 
-    /// Bytes of the text so far of which nothing was told yet.
+    /// Bytes at the end of the text so far of which nothing was told yet.
     pub fn held_bytes(&self) -> usize {
-        self.held.len() + self.text.held_bytes() + self.reasoning.held_bytes()
+        let spaces = match self.state {
+            State::Text => self.text.held_bytes(),
+            State::Reasoning { .. } => self.reasoning.held_bytes(),
+            State::Head { .. } | State::Call(_) => 0,
+        };
+        self.held.len() + spaces
     }
 
     /// How many calls are complete.

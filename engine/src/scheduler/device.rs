@@ -26,7 +26,8 @@ use crate::error::{Code, Error, Result};
 use crate::grammar::{Grammar, Guide, Outcome, Workers};
 use crate::limits::CLEAR_CACHE_STEPS;
 use crate::mlx::{Array, memory, ops};
-use crate::model::{Decoding, Denoising, Model};
+use crate::model::{Decoding, Denoising, Model, text_vector};
+use crate::prompt_cache::Snapshot;
 use crate::sampling::{NoiseSource, Picks, Sampler, SeededNoise};
 use crate::telemetry::MemorySnapshot;
 
@@ -72,6 +73,38 @@ struct Batch {
     rows: Vec<Row>,
     caches: CacheSet,
     register: Register,
+    /// Whether it ever had more than one row: its caches may then lie otherwise than a lone row's.
+    merged: bool,
+}
+
+/// The caches of one row after its first so many tokens.
+#[derive(Debug)]
+pub struct KeptCaches {
+    caches: CacheSet,
+    /// Whether shorter ones have another form, because the scheme converts late.
+    converts_late: bool,
+}
+
+impl Snapshot for KeptCaches {
+    fn tokens(&self) -> usize {
+        self.caches.geometry().width().unsigned_abs() as usize
+    }
+
+    fn bytes(&self) -> u64 {
+        self.caches.bytes()
+    }
+
+    fn can_trim(&self) -> bool {
+        !self.converts_late && self.caches.can_trim()
+    }
+
+    fn share(&self) -> Self {
+        Self { caches: self.caches.share(), converts_late: self.converts_late }
+    }
+
+    fn trim(&mut self, tokens: usize) -> Result<()> {
+        self.caches.trim(tokens).map(|_| ())
+    }
 }
 
 /// What of a row has no place in an array.
@@ -277,6 +310,11 @@ impl MlxExecutor {
         Ok(())
     }
 
+    /// Caches to be kept.
+    fn kept(&self, caches: CacheSet) -> KeptCaches {
+        KeptCaches { caches, converts_late: self.scheme.serial_reason().is_some() }
+    }
+
     fn running(&mut self) -> Result<&mut Batch> {
         self.batch.as_mut().ok_or_else(|| Error::new(Code::Internal, "no row runs"))
     }
@@ -284,6 +322,7 @@ impl MlxExecutor {
 
 impl Executor for MlxExecutor {
     type Solo = SoloRow;
+    type Snapshot = KeptCaches;
 
     fn yields(&self) -> Yield {
         match self.denoising {
@@ -292,7 +331,7 @@ impl Executor for MlxExecutor {
         }
     }
 
-    fn open(&mut self, spec: &RowSpec) -> Result<SoloRow> {
+    fn open(&mut self, spec: &RowSpec, kept: Option<KeptCaches>) -> Result<SoloRow> {
         if self.denoising.is_some() && spec.grammar.is_some() {
             let message = "a model that writes blocks of tokens has no masks for a grammar";
             return Err(Error::new(Code::Unsupported, message));
@@ -305,7 +344,26 @@ impl Executor for MlxExecutor {
         });
         let guide = spec.grammar.as_ref().map(|grammar| self.guide(grammar)).transpose()?;
         let row = Row { id: spec.id.clone(), sampler, guide };
-        Ok(SoloRow { row, caches: self.model.new_caches(), current: None, writing })
+        let caches = kept.map_or_else(|| self.model.new_caches(), |kept| kept.caches);
+        Ok(SoloRow { row, caches, current: None, writing })
+    }
+
+    fn keep(&self, solo: &SoloRow) -> Option<KeptCaches> {
+        Some(self.kept(solo.caches.share()))
+    }
+
+    fn extract(&mut self, index: usize) -> Result<Option<KeptCaches>> {
+        let Some(batch) = &self.batch else { return Ok(None) };
+        let caches = match batch.merged {
+            false => batch.caches.share(),
+            true => {
+                let caches = batch.caches.extract(index)?;
+                // Not waited for: the batch goes on, and its buffers are free once the copies have landed.
+                ops::start_evaluation(caches.arrays())?;
+                caches
+            }
+        };
+        Ok(Some(self.kept(caches)))
     }
 
     fn prefill(&mut self, solo: &mut SoloRow, tokens: &[u32]) -> Result<()> {
@@ -327,6 +385,18 @@ impl Executor for MlxExecutor {
         Ok(said)
     }
 
+    fn vector(
+        &mut self,
+        solo: &mut SoloRow,
+        tokens: &[u32],
+        dimensions: Option<usize>,
+    ) -> Result<Vec<f32>> {
+        let hidden = self.model.hidden(&ops::token_matrix(tokens, 1), &mut solo.caches)?;
+        let vector = text_vector(&hidden, dimensions)?;
+        memory::clear_cache()?;
+        Ok(vector)
+    }
+
     fn join(&mut self, solo: SoloRow) -> Result<()> {
         let SoloRow { row, caches, current, writing } = solo;
         if let Some(writing) = writing {
@@ -336,7 +406,7 @@ impl Executor for MlxExecutor {
         match &mut self.batch {
             None => {
                 let register = Register::Known(vec![current]);
-                self.batch = Some(Batch { rows: vec![row], caches, register });
+                self.batch = Some(Batch { rows: vec![row], caches, register, merged: false });
             }
             Some(batch) => {
                 if let Some(reason) = self.scheme.serial_reason() {
@@ -348,6 +418,7 @@ impl Executor for MlxExecutor {
                 };
                 tokens.push(current);
                 batch.rows.push(row);
+                batch.merged = true;
                 match self.levers.remerge {
                     true => batch.caches.remerge(caches)?,
                     false => batch.caches.extend(caches)?,

@@ -7,6 +7,7 @@ use super::row::FinishReason;
 use super::rows::{End, Row};
 use super::{Executor, Said, Scheduler};
 use crate::error::Error;
+use crate::prompt_cache::Origin;
 
 impl<E: Executor> Scheduler<E> {
     /// Hands each row of the batch its token (or none at all, when no step was in flight) and
@@ -48,8 +49,9 @@ impl<E: Executor> Scheduler<E> {
             self.finish(row, FinishReason::Cancelled);
         }
         while let Some(index) = self.prefilling.iter().position(Row::client_left) {
-            let row = self.prefilling.remove(index);
-            self.finish(row.expect("the index was just found"), FinishReason::Cancelled);
+            let row = self.prefilling.remove(index).expect("the index was just found");
+            self.keep_prompt(&row, Origin::Boundary);
+            self.finish(row, FinishReason::Cancelled);
         }
         let cancelled = End::Finished(FinishReason::Cancelled);
         let departed = |row: &Row<E::Solo>| row.client_left().then(|| cancelled.clone());
@@ -88,9 +90,14 @@ impl<E: Executor> Scheduler<E> {
             return;
         }
         let keep: Vec<usize> = (0..ends.len()).filter(|index| ends[*index].is_none()).collect();
-        for (row, end) in std::mem::take(&mut self.running).into_iter().zip(ends) {
+        let count = ends.len();
+        let rows = std::mem::take(&mut self.running).into_iter().zip(ends);
+        for (index, (row, end)) in rows.enumerate() {
             match end {
-                Some(end) => self.end(row, end),
+                Some(end) => {
+                    self.keep_running((index, count), &row, &end);
+                    self.end(row, end);
+                }
                 None => self.running.push(row),
             }
         }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::row::RowSpec;
 use crate::clock::Clock;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
+use crate::prompt_cache::Snapshot;
 use crate::telemetry::MemorySnapshot;
 
 pub use crate::sampling::Sampled;
@@ -70,13 +71,29 @@ pub trait Executor {
     /// The device side of one row before it joins the batch: its solo caches and its sampler.
     type Solo;
 
+    /// What the caches of one row hold after its first so many tokens.
+    type Snapshot: Snapshot;
+
     /// What its steps bring. It never changes.
     fn yields(&self) -> Yield {
         Yield::TokenPerStep
     }
 
-    /// Makes an empty row. Computes nothing.
-    fn open(&mut self, spec: &RowSpec) -> Result<Self::Solo>;
+    /// Makes a row that is empty, or has the first tokens of its prompt in its caches already, as `kept` holds
+    /// them. Computes nothing.
+    fn open(&mut self, spec: &RowSpec, kept: Option<Self::Snapshot>) -> Result<Self::Solo>;
+
+    /// What the caches of a row that has not joined hold: a share, so nothing is copied before either side goes
+    /// on. `None` where they cannot be kept.
+    fn keep(&self, _solo: &Self::Solo) -> Option<Self::Snapshot> {
+        None
+    }
+
+    /// What the caches of row `index` of the batch hold, by itself: a copy unless the row was always alone. What
+    /// is sampled and not yet fed is not in it. `None` where they cannot be kept.
+    fn extract(&mut self, _index: usize) -> Result<Option<Self::Snapshot>> {
+        Ok(None)
+    }
 
     /// Runs the next `tokens` of the row's prompt into its solo caches and waits for them. Logits
     /// are not computed. An error leaves the batch untouched.
@@ -86,6 +103,19 @@ pub trait Executor {
     /// mlx-lm, unless the tail split is switched off. An error leaves the batch untouched. It is not called
     /// with [`Yield::Blocks`], where the end of a prompt is prefilled like the rest.
     fn first_token(&mut self, solo: &mut Self::Solo, tokens: &[u32]) -> Result<Said>;
+
+    /// Runs the last `tokens` of the prompt of a row for a vector and reads that: what the model made of the
+    /// last token, its first `dimensions` numbers if it is to be cut, of length 1. An error leaves the batch
+    /// untouched, and is what an executor says that makes none.
+    fn vector(
+        &mut self,
+        solo: &mut Self::Solo,
+        tokens: &[u32],
+        dimensions: Option<usize>,
+    ) -> Result<Vec<f32>> {
+        let _ = (solo, tokens, dimensions);
+        Err(Error::new(Code::Unsupported, "nothing here makes vectors"))
+    }
 
     /// Adds a row, whose token 0 was sampled if there is one, as the last row of the batch: an empty batch adopts
     /// its caches without a copy, a running one is extended. Only valid with nothing in flight.

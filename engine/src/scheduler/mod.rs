@@ -6,9 +6,10 @@
 //!
 //! One tick:
 //! 1. Rows whose client left are evicted, wherever they are.
-//! 2. The prompt work of [`plan`](plan::plan) runs: rows start, prefill a slice, sample token 0.
-//!    Token 0 goes out at once (a row that writes in blocks has none yet). A row that goes on joins the batch, for which the step in flight is
-//!    read and emitted first.
+//! 2. The prompt work of a [`Pass`] runs: rows start, prefill a slice, sample token 0 (or end with
+//!    the vector of their prompt, if they are for one). Token 0 goes out at once (a row that writes in
+//!    blocks has none yet). A row that goes on joins the batch, for which the step in flight is read and
+//!    emitted first.
 //! 3. One decode step is dispatched and the one before it is read and emitted. Rows that it ended
 //!    leave the batch. Where rows write in blocks a step is one pass over the block under construction,
 //!    read at once, and brings all tokens of a block when that is finished.
@@ -32,6 +33,7 @@ mod executor;
 mod pace;
 mod plan;
 mod prefill;
+mod prompts;
 mod publish;
 mod queue;
 mod row;
@@ -44,10 +46,11 @@ use crate::clock::{Clock, Time};
 use crate::config::{ByteCount, SchedulerConfig};
 use crate::error::{Code, Error};
 use crate::mlx::thread::{Activity, Resident};
+use crate::prompt_cache::PromptCache;
 use crate::telemetry::{StepWindow, Totals};
 
 use pace::Pacer;
-use plan::{Move, Occupancy, Projection, View};
+use plan::{Move, Occupancy, Pass, Projection, View};
 use queue::{Queue, RowNumber};
 use rows::{Row, Stage};
 
@@ -58,7 +61,7 @@ pub use device::{LogitsObserver, MlxExecutor, NoiseMaker, SoloRow};
 pub use executor::{Answer, Executor, Said, Sampled, Stepped, Yield};
 pub use publish::Board;
 pub use row::{
-    EventReceiver, EventSender, FinishReason, Lane, Priority, RowEvent, RowSpec, RowUsage,
+    EventReceiver, EventSender, FinishReason, Lane, Priority, Purpose, RowEvent, RowSpec, RowUsage,
     event_channel,
 };
 
@@ -74,6 +77,8 @@ pub struct Scheduler<E: Executor> {
     prefilling: VecDeque<Row<E::Solo>>,
     /// In the order of the executor's batch.
     running: Vec<Row<E::Solo>>,
+    /// What rows left behind for later ones.
+    prompts: PromptCache<E::Snapshot>,
     /// Whether a step was dispatched and not read.
     in_flight: bool,
     pacer: Pacer,
@@ -103,6 +108,11 @@ impl<E: Executor> Scheduler<E> {
         let mut scheduler = Self {
             waiting: Queue::new(config.batch_rows_max == 1),
             pacer: Pacer::new(&config),
+            prompts: PromptCache::new(match executor.yields() {
+                Yield::TokenPerStep => config.prompt_cache_bytes,
+                // Nothing proves yet that a canvas over kept caches is the one over read ones.
+                Yield::Blocks => 0,
+            }),
             config,
             executor,
             clock,
@@ -151,19 +161,33 @@ impl<E: Executor> Scheduler<E> {
     /// change anything.
     pub fn tick(&mut self) -> Activity {
         self.evict_departed();
-        for step in plan::plan(&self.view()) {
-            match step {
-                Move::Start { row } => self.start(row),
-                Move::Prefill { row, tokens } => self.prefill(row, tokens),
-                Move::FirstToken { row, tokens } => self.first_token(row, tokens),
-            }
-        }
+        self.run_prompts();
         self.decode();
+        self.make_room();
         if cfg!(debug_assertions) {
             self.check_integrity();
         }
         self.publish_when_due();
         if self.live_rows() == 0 { Activity::Idle } else { Activity::Busy }
+    }
+
+    /// Runs the prompt work of a tick.
+    fn run_prompts(&mut self) {
+        let mut pass = Pass::new(&self.view());
+        loop {
+            let moves = pass.next(&self.view());
+            for step in &moves {
+                match *step {
+                    Move::Start { row } => self.start(row),
+                    Move::Prefill { row, tokens } => self.prefill(row, tokens),
+                    Move::FirstToken { row, tokens } => self.first_token(row, tokens),
+                    Move::Vector { row, tokens } => self.vector(row, tokens),
+                }
+            }
+            if !matches!(moves.last(), Some(Move::Start { .. })) {
+                return;
+            }
+        }
     }
 
     /// Rows that have not ended.
@@ -207,7 +231,7 @@ impl<E: Executor> Scheduler<E> {
         let rows_max = self.config.live_rows_max();
         if spec.prompt.is_empty() {
             Some(Error::invalid("prompt", "the prompt has no tokens"))
-        } else if spec.max_tokens == 0 {
+        } else if spec.max_tokens == 0 && spec.purpose == Purpose::Answer {
             Some(Error::invalid("max_tokens", "max_tokens is 0, expected at least 1"))
         } else if self.live_rows() >= rows_max {
             let message = format!("the queue is full: {rows_max} requests run or wait");
@@ -256,17 +280,28 @@ pub fn over_budget(spec: &RowSpec, budget_bytes: u64) -> Option<Error> {
     }
     let (needs, budget) = (ByteCount(needs_bytes), ByteCount(budget_bytes));
     let (prompt_tokens, max_tokens) = (spec.prompt.len(), spec.max_tokens);
+    let (what, param, shorter) = match spec.purpose {
+        Purpose::Answer => (
+            format!("{prompt_tokens} prompt tokens and {max_tokens} of answer"),
+            "max_tokens",
+            "a shorter prompt, a smaller `max_tokens`",
+        ),
+        Purpose::Vector { .. } => {
+            (format!("a text of {prompt_tokens} tokens"), "input", "a shorter text")
+        }
+    };
     let message = format!(
-        "the request needs {needs} of KV cache ({needs_bytes} bytes) for {prompt_tokens} prompt \
-         tokens and {max_tokens} of answer, and the KV budget is {budget} ({budget_bytes} bytes)"
+        "the request needs {needs} of KV cache ({needs_bytes} bytes) for {what}, and the KV budget is \
+         {budget} ({budget_bytes} bytes)"
     );
-    let hint = "a shorter prompt, a smaller `max_tokens`, or a larger `--kv-budget`";
-    Some(Error::new(Code::OverBudget, message).with_param("max_tokens").with_hint(hint))
+    let hint = format!("{shorter}, or a larger `--kv-budget`");
+    Some(Error::new(Code::OverBudget, message).with_param(param).with_hint(hint))
 }
 
 impl<E: Executor + 'static> Resident for Scheduler<E>
 where
     E::Solo: 'static,
+    E::Snapshot: 'static,
 {
     fn tick(&mut self) -> Activity {
         Scheduler::tick(self)

@@ -1,9 +1,10 @@
 //! What a tick does next: pure decisions over a plain view of the scheduler's state.
 //!
-//! A tick asks twice, because what joins in between changes the second answer: [`plan`] lists the
-//! prompt work to run before the next decode step, and [`decode`] then picks the kind of step.
+//! A tick asks more than once, because what ran in between changes the next answer: a [`Pass`] lists the
+//! prompt work to run before the next decode step, up to each row that starts, since only then is it known
+//! how much of its prompt a cache has; and [`decode`] then picks the kind of step.
 //!
-//! Rules of [`plan`]:
+//! Rules of a [`Pass`]:
 //! 1. Rows start in the order of the [queue](super::queue). A first row that cannot start holds
 //!    everybody behind it.
 //! 2. At most `rows_max` rows are live (prefilling or decoding), `prefill_rows_max` of them
@@ -13,8 +14,8 @@
 //!    start, prefill and join between two decode steps. While rows decode the chunk is what the
 //!    [pacer](super::pace) allows, and a call of the executor costs at least as many tokens as run in
 //!    its time; while none does, it is the configured one.
-//! 5. A slice is a whole chunk or what the prompt has left before its last token, never what is left
-//!    of the tick: one that does not fit there waits for the next tick. So with a *pinned* chunk the
+//! 5. A slice is a whole chunk or what the prompt has left before its last token, or before a boundary at which
+//!    its caches are kept; never what is left of the tick: one that does not fit there waits for the next tick. So with a *pinned* chunk the
 //!    shapes of a row's forward passes depend on its own prompt alone. With a *paced* one they depend on
 //!    the speed that was measured and on whether others decode, and a row's bits may differ from run
 //!    to run as far as the back end's do with the shape of a prefill.
@@ -22,6 +23,9 @@
 //!    front one always fits.
 //! 7. The last token of a prompt runs alone, unless the tail split is switched off: then it ends the
 //!    last slice.
+//! 8. A row for a vector ends with its prompt. Its last token ends the last slice, so a text of one chunk
+//!    runs at once, and rows behind it find the tick as if it had not decoded. What it held counts until
+//!    the next tick.
 
 use std::fmt;
 
@@ -62,8 +66,12 @@ pub(super) struct Candidate {
     pub(super) lane: Lane,
     /// Prompt tokens to run, the last one included; at least 1.
     pub(super) left_tokens: usize,
+    /// How many of them come before the next boundary, if one comes before the last token.
+    pub(super) boundary_tokens: Option<usize>,
     /// What its caches may come to, alone.
     pub(super) kv_bytes: u64,
+    /// Whether it joins the batch when its prompt is done; a row for a vector does not.
+    pub(super) joins: bool,
 }
 
 /// How many prompt tokens one tick may run.
@@ -77,7 +85,7 @@ pub(super) struct Chunks {
     pub(super) call_tokens: usize,
 }
 
-/// What [`plan`] decides by.
+/// What a [`Pass`] decides by.
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) occupancy: Occupancy,
@@ -99,6 +107,8 @@ pub(super) enum Move {
     Prefill { row: RowNumber, tokens: usize },
     /// The row runs its last prompt tokens, samples token 0 and joins unless that ended it.
     FirstToken { row: RowNumber, tokens: usize },
+    /// The row runs its last prompt tokens, tells their vector and ends.
+    Vector { row: RowNumber, tokens: usize },
 }
 
 /// What kind of decode step comes next.
@@ -125,22 +135,6 @@ pub(super) enum Hold {
     KvBudget { needs_bytes: u64, free_bytes: u64, budget_bytes: u64 },
     /// `prefill_rows_max` rows are prefilling.
     PrefillFull { rows: usize, rows_max: usize },
-}
-
-/// The prompt work to run before the next decode step, in this order.
-pub(super) fn plan(view: &View) -> Vec<Move> {
-    let mut pass = Pass::new(view);
-    for row in &view.prefilling {
-        pass.advance(row);
-    }
-    for row in &view.waiting {
-        if pass.occupancy.hold(row).is_some() {
-            break;
-        }
-        pass.start(row);
-        pass.advance(row);
-    }
-    pass.moves
 }
 
 /// The next decode step for rows that may still deliver `left_tokens` each, the one in flight
@@ -265,34 +259,57 @@ impl fmt::Display for Hold {
     }
 }
 
-/// The plan under construction and what it has used up.
-struct Pass {
+/// The prompt work of one tick, planned piece by piece, and what it has used up.
+#[derive(Debug)]
+pub(super) struct Pass {
     occupancy: Occupancy,
     chunks: Chunks,
     tail_split: bool,
     /// What this tick may still run.
     budget_tokens: usize,
+    /// Whether a call over tokens was planned.
+    ran: bool,
+    /// Rows that had their turn.
+    served: Vec<RowNumber>,
     moves: Vec<Move>,
 }
 
 impl Pass {
-    fn new(view: &View) -> Self {
+    /// A tick that begins with `view`.
+    pub(super) fn new(view: &View) -> Self {
         let View { occupancy, chunks, tail_split, .. } = *view;
-        let mut pass = Self { occupancy, chunks, tail_split, budget_tokens: 0, moves: Vec::new() };
+        let mut pass = Self {
+            occupancy,
+            chunks,
+            tail_split,
+            budget_tokens: 0,
+            ran: false,
+            served: Vec::new(),
+            moves: Vec::new(),
+        };
         pass.budget_tokens = pass.chunk_tokens();
         pass
     }
 
-    fn start(&mut self, row: &Candidate) {
-        self.occupancy.prefilling += 1;
-        self.occupancy.serial |= row.lane == Lane::Serial;
-        self.occupancy.projection = self.occupancy.projection.with(row.kv_bytes);
-        self.moves.push(Move::Start { row: row.number });
+    /// The work to run next, given how things stand after what was planned before: up to the first row that
+    /// starts, which is then the last move and is to be planned on with. Without one, this is the end.
+    pub(super) fn next(&mut self, view: &View) -> Vec<Move> {
+        self.occupancy = view.occupancy;
+        for row in &view.prefilling {
+            if !self.served.contains(&row.number) {
+                self.served.push(row.number);
+                self.advance(row);
+            }
+        }
+        if let Some(row) = view.waiting.first().filter(|row| self.occupancy.hold(row).is_none()) {
+            self.moves.push(Move::Start { row: row.number });
+        }
+        std::mem::take(&mut self.moves)
     }
 
     /// Gives the row its next slice if that fits, and its first token if that fits too.
     fn advance(&mut self, row: &Candidate) {
-        let (drain, last) = self.slices(row.left_tokens);
+        let (drain, last) = self.slices(row);
         if drain > 0 {
             if !self.spend(drain) {
                 return;
@@ -300,18 +317,29 @@ impl Pass {
             self.moves.push(Move::Prefill { row: row.number, tokens: drain });
         }
         if drain + last == row.left_tokens && self.spend(last) {
-            self.moves.push(Move::FirstToken { row: row.number, tokens: last });
-            self.begin_decoding();
+            let (row, tokens, joins) = (row.number, last, row.joins);
+            match joins {
+                true => {
+                    self.moves.push(Move::FirstToken { row, tokens });
+                    self.begin_decoding();
+                }
+                false => {
+                    self.moves.push(Move::Vector { row, tokens });
+                    self.occupancy.prefilling -= 1;
+                }
+            }
         }
     }
 
     /// The tokens of the next slice without logits, and those that end the prompt, if they follow.
-    fn slices(&self, left_tokens: usize) -> (usize, usize) {
-        let chunk_tokens = self.chunk_tokens();
-        if !self.tail_split && left_tokens <= chunk_tokens {
-            return (0, left_tokens);
+    fn slices(&self, row: &Candidate) -> (usize, usize) {
+        let (chunk_tokens, left_tokens) = (self.chunk_tokens(), row.left_tokens);
+        let tail_split = self.tail_split && row.joins;
+        match row.boundary_tokens {
+            Some(boundary_tokens) => (boundary_tokens.min(chunk_tokens), 1),
+            None if !tail_split && left_tokens <= chunk_tokens => (0, left_tokens),
+            None => ((left_tokens - 1).min(chunk_tokens), 1),
         }
-        ((left_tokens - 1).min(chunk_tokens), 1)
     }
 
     /// Takes what a call over `tokens` costs from the tick; `false` when it does not fit. The first
@@ -321,9 +349,9 @@ impl Pass {
             0 => tokens,
             _ => tokens.max(self.chunks.call_tokens),
         };
-        let nothing_ran = self.moves.iter().all(|step| matches!(step, Move::Start { .. }));
-        let fits = nothing_ran || cost_tokens <= self.budget_tokens;
+        let fits = !self.ran || cost_tokens <= self.budget_tokens;
         if fits {
+            self.ran = true;
             self.budget_tokens = self.budget_tokens.saturating_sub(cost_tokens);
         }
         fits
@@ -363,6 +391,8 @@ mod tests {
         serial: bool,
         prefilling: &'static [usize],
         waiting: &'static [(Lane, usize)],
+        /// The numbers of the rows for vectors.
+        vectors: &'static [usize],
     }
 
     /// What a row of one of these cases takes.
@@ -379,16 +409,69 @@ mod tests {
         serial: false,
         prefilling: &[],
         waiting: &[],
+        vectors: &[],
     };
 
+    fn candidate(number: usize, lane: Lane, left_tokens: usize) -> Candidate {
+        let number = RowNumber(number as u64);
+        let (boundary_tokens, joins) = (None, true);
+        Candidate { number, lane, left_tokens, boundary_tokens, kv_bytes: ROW_BYTES, joins }
+    }
+
+    /// All moves of a tick, of whose starting rows a cache leaves `uncached` tokens to run.
+    fn plan(mut view: View, uncached: impl Fn(usize) -> usize) -> Vec<Move> {
+        let mut pass = Pass::new(&view);
+        let mut all = Vec::new();
+        loop {
+            let moves = pass.next(&view);
+            all.extend(&moves);
+            moves.iter().for_each(|step| view.take_place(*step));
+            let Some(Move::Start { .. }) = moves.last() else { return all };
+            let mut row = view.waiting.remove(0);
+            row.left_tokens = uncached(row.left_tokens);
+            view.occupancy.prefilling += 1;
+            view.occupancy.serial |= row.lane == Serial;
+            view.occupancy.projection = view.occupancy.projection.with(row.kv_bytes);
+            view.prefilling.push(row);
+        }
+    }
+
+    impl View {
+        /// What a move over tokens leaves.
+        fn take_place(&mut self, step: Move) {
+            let place = |number| self.prefilling.iter().position(|row| row.number == number);
+            match step {
+                Move::Start { .. } => {}
+                Move::Prefill { row, tokens } => {
+                    let place = place(row).unwrap();
+                    let mut row = self.prefilling.remove(place);
+                    row.left_tokens -= tokens;
+                    self.prefilling.push(row);
+                }
+                Move::FirstToken { row, .. } => {
+                    self.prefilling.remove(place(row).unwrap());
+                    self.occupancy.prefilling -= 1;
+                    self.occupancy.decoding += 1;
+                }
+                Move::Vector { row, .. } => {
+                    self.prefilling.remove(place(row).unwrap());
+                    self.occupancy.prefilling -= 1;
+                    self.occupancy.serial = false;
+                    self.occupancy.projection = (0..self.occupancy.decoding
+                        + self.prefilling.len())
+                        .fold(Projection::default(), |rows, _| rows.with(ROW_BYTES));
+                }
+            }
+        }
+    }
+
     impl Case {
+        fn candidate(&self, number: usize, lane: Lane, left_tokens: usize) -> Candidate {
+            let joins = !self.vectors.contains(&number);
+            Candidate { joins, ..candidate(number, lane, left_tokens) }
+        }
+
         fn view(&self) -> View {
-            let candidate = |number: usize, lane, left_tokens| Candidate {
-                number: RowNumber(number as u64),
-                lane,
-                left_tokens,
-                kv_bytes: ROW_BYTES,
-            };
             let rows = self.decoding + self.prefilling.len();
             let (beside_tokens, call_tokens) = self.paced.unwrap_or((self.chunk_tokens, 1));
             let first_waiting = self.prefilling.len();
@@ -406,25 +489,28 @@ mod tests {
                 chunks: Chunks { alone_tokens: self.chunk_tokens, beside_tokens, call_tokens },
                 tail_split: self.tail_split,
                 prefilling: (self.prefilling.iter().enumerate())
-                    .map(|(index, left)| candidate(index, Continuous, *left))
+                    .map(|(index, left)| self.candidate(index, Continuous, *left))
                     .collect(),
                 waiting: (self.waiting.iter().enumerate())
-                    .map(|(index, (lane, left))| candidate(first_waiting + index, *lane, *left))
+                    .map(|(index, (lane, left))| {
+                        self.candidate(first_waiting + index, *lane, *left)
+                    })
                     .collect(),
             }
         }
     }
 
     /// Rows are numbered as written: prefilling ones first, then waiting ones. `s` starts a row,
-    /// `p` prefills, `f` runs the last token, or as many as stand after it.
+    /// `p` prefills, `f` runs the last token, or as many as stand after it; so does `v`, for a vector.
     #[track_caller]
     fn check(case: &Case, expected: &str) {
-        let moves: Vec<String> = (plan(&case.view()).iter())
+        let moves: Vec<String> = (plan(case.view(), |left| left).iter())
             .map(|step| match step {
                 Move::Start { row } => format!("s{}", row.0),
                 Move::Prefill { row, tokens } => format!("p{}:{tokens}", row.0),
                 Move::FirstToken { row, tokens: 1 } => format!("f{}", row.0),
                 Move::FirstToken { row, tokens } => format!("f{}:{tokens}", row.0),
+                Move::Vector { row, tokens } => format!("v{}:{tokens}", row.0),
             })
             .collect();
         assert_eq!(moves.join(" "), expected);
@@ -439,6 +525,37 @@ mod tests {
     #[test]
     fn a_short_prompt_drains_to_its_last_token_and_samples() {
         check(&Case { waiting: &[(Continuous, 5)], ..EMPTY }, "s0 p0:4 f0");
+    }
+
+    #[test]
+    fn what_a_cache_has_of_a_prompt_is_not_run() {
+        let waiting = &[(Continuous, 25), (Continuous, 4)];
+        let view = || Case { waiting, ..EMPTY }.view();
+        let left = |left_tokens: usize| move |all: usize| all.min(left_tokens);
+        let row = |number| RowNumber(number);
+        let whole = [
+            Move::Start { row: row(0) },
+            Move::Prefill { row: row(0), tokens: 4 },
+            Move::FirstToken { row: row(0), tokens: 1 },
+            Move::Start { row: row(1) },
+            Move::Prefill { row: row(1), tokens: 3 },
+            Move::FirstToken { row: row(1), tokens: 1 },
+        ];
+        assert_eq!(plan(view(), left(5)), whole);
+        assert_eq!(plan(view(), left(1))[1], Move::FirstToken { row: row(0), tokens: 1 });
+    }
+
+    #[test]
+    fn a_slice_ends_at_a_boundary_and_the_rest_waits_for_the_next_tick() {
+        for (boundary_tokens, tail_split, expected) in
+            [(Some(3), true, 3), (Some(30), true, 10), (None, true, 7), (Some(3), false, 3)]
+        {
+            let mut view = Case { prefilling: &[8], tail_split, ..EMPTY }.view();
+            view.prefilling[0].boundary_tokens = boundary_tokens;
+            view.prefilling[0].left_tokens = if expected == 10 { 40 } else { 8 };
+            let step = Move::Prefill { row: RowNumber(0), tokens: expected };
+            assert_eq!(plan(view, |left| left)[0], step, "{boundary_tokens:?}");
+        }
     }
 
     #[test]
@@ -527,6 +644,30 @@ mod tests {
     }
 
     #[test]
+    fn a_text_for_a_vector_runs_in_whole_chunks_and_changes_nothing_for_those_behind_it() {
+        let case = Case { vectors: &[0, 1], paced: Some((4, 1)), ..EMPTY };
+        check(&Case { waiting: &[(Continuous, 1)], ..case }, "s0 v0:1");
+        check(&Case { waiting: &[(Continuous, 10)], ..case }, "s0 v0:10");
+        check(&Case { waiting: &[(Continuous, 11)], ..case }, "s0 p0:10");
+        check(&Case { prefilling: &[25], ..case }, "p0:10");
+        let three = &[(Continuous, 2), (Continuous, 3), (Continuous, 9)];
+        check(&Case { waiting: three, ..case }, "s0 v0:2 s1 v1:3 s2");
+        let answer_behind = &[(Continuous, 2), (Continuous, 2), (Continuous, 6)];
+        check(&Case { waiting: answer_behind, ..case }, "s0 v0:2 s1 v1:2 s2 p2:5 f2");
+        check(&Case { waiting: three, decoding: 1, ..case }, "s0 v0:2 s1");
+    }
+
+    #[test]
+    fn what_a_vectors_row_held_counts_until_the_next_tick() {
+        let case = Case { vectors: &[0, 1], kv_budget_bytes: Some(ROW_BYTES), ..EMPTY };
+        check(&Case { waiting: &[(Continuous, 2), (Continuous, 2)], ..case }, "s0 v0:2");
+        check(
+            &Case { waiting: &[(Serial, 2), (Continuous, 2)], vectors: &[0, 1], ..EMPTY },
+            "s0 v0:2",
+        );
+    }
+
+    #[test]
     fn a_paced_chunk_is_small_beside_decoding_rows_and_whole_alone() {
         let case = Case { paced: Some((4, 1)), ..EMPTY };
         check(&Case { prefilling: &[35], decoding: 2, ..case }, "p0:4");
@@ -588,8 +729,7 @@ mod tests {
             (89, 30, Some((50, 49))),
         ] {
             let occupancy = Occupancy { kv_budget_bytes: Some(budget_bytes), ..occupancy };
-            let row =
-                Candidate { number: RowNumber(9), lane: Continuous, left_tokens: 1, kv_bytes };
+            let row = Candidate { kv_bytes, ..candidate(9, Continuous, 1) };
             let expected = expected.map(|(needs_bytes, free_bytes)| Hold::KvBudget {
                 needs_bytes,
                 free_bytes,

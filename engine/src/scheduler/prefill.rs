@@ -7,24 +7,32 @@
 //! A row that writes in blocks has no token 0: its last prompt tokens are prefilled like the others, and it
 //! joins without having said anything.
 //!
+//! A row for a vector ends with its prompt: its last tokens run together, what the model made of the very last
+//! one is read and told, and the row is gone. It touches nothing of the batch, so no step in flight is read.
+//!
 //! An error here has one row at fault and fails that one.
 
 use std::time::Duration;
 
+use super::prompts::Prefix;
 use super::queue::RowNumber;
+use super::row::Purpose;
 use super::rows::{Row, Stage};
 use super::{Executor, Scheduler, Yield};
 use crate::clock::Time;
+use crate::prompt_cache::Origin;
 
 impl<E: Executor> Scheduler<E> {
     /// Opens the head of the queue on the device.
     pub(super) fn start(&mut self, number: RowNumber) {
         let head = self.waiting.pop().filter(|row| row.number == number);
         let mut row = head.expect("only the head of the queue is planned to start");
-        match self.executor.open(&row.spec) {
+        let Prefix { snapshot, cached_tokens, near } = self.prefix_of(&row.spec);
+        match self.executor.open(&row.spec, snapshot) {
             Ok(solo) => {
                 let started = self.note_progress();
-                row.stage = Stage::Prefilling { solo, done: 0, started };
+                let boundaries = self.boundaries_to_keep(&row.spec, cached_tokens);
+                row.begin_prefill(solo, (cached_tokens, near), boundaries, started);
                 self.posted_at = None;
                 self.prefilling.push_back(row);
             }
@@ -50,6 +58,9 @@ impl<E: Executor> Scheduler<E> {
                 self.pacer.note_slice(tokens, now.saturating_sub(began));
                 self.totals.prefill_chunks += 1;
                 self.totals.prompt_tokens += tokens as u64;
+                if row.is_at_boundary() {
+                    self.keep_prompt(&row, Origin::Boundary);
+                }
                 self.prefilling.push_back(row);
             }
             Err(error) => {
@@ -79,13 +90,42 @@ impl<E: Executor> Scheduler<E> {
                 let solo = row.begin_decoding(now);
                 row.tell_prefilled(now);
                 match said.and_then(|said| row.take_token(said, now)) {
-                    Some(end) => self.end(row, end),
+                    Some(end) => {
+                        self.keep(&row, self.executor.keep(&solo), Origin::Finished);
+                        self.end(row, end);
+                    }
                     None => self.join(row, solo),
                 }
             }
             Err(error) => {
                 let error = error
                     .while_doing(format_args!("failed to sample token 0 of `{}`", row.spec.id));
+                self.fail(row, error);
+            }
+        }
+    }
+
+    /// Runs the last `tokens` of a row for a vector, tells that and ends the row.
+    pub(super) fn vector(&mut self, number: RowNumber, tokens: usize) {
+        let Some(mut row) = self.take_prefilling(number) else {
+            return;
+        };
+        let Purpose::Vector { dimensions } = row.spec.purpose else {
+            unreachable!("only a row for a vector is planned to end with one")
+        };
+        let (solo, slice) = row.next_slice(tokens);
+        let began = self.clock.now();
+        match self.executor.vector(solo, slice, dimensions) {
+            Ok(vector) => {
+                let now = self.note_progress();
+                self.note_first_token(tokens, now.saturating_sub(began));
+                row.tell_prefilled(now);
+                let end = row.take_vector(vector);
+                self.end(row, end);
+            }
+            Err(error) => {
+                let error = error
+                    .while_doing(format_args!("failed to make the vector of `{}`", row.spec.id));
                 self.fail(row, error);
             }
         }

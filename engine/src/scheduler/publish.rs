@@ -75,6 +75,7 @@ impl<E: Executor> Scheduler<E> {
             batch: self.batch_snapshot(),
             step: self.steps.times(),
             totals: self.totals,
+            prompt_cache: self.prompts.snapshot(),
             memory: self.executor.memory(),
             progressed_at: self.progressed_at,
         }
@@ -96,7 +97,6 @@ impl<E: Executor> Scheduler<E> {
 
     fn batch_snapshot(&self) -> BatchSnapshot {
         let now = self.clock.now();
-        let solo_bytes: u64 = self.prefilling.iter().map(|row| self.solo_kv_bytes(row)).sum();
         let rates = self.running.iter().map(|row| row.tokens_per_second_now(now));
         BatchSnapshot {
             configured: self.config.batch_rows_max,
@@ -105,7 +105,7 @@ impl<E: Executor> Scheduler<E> {
             active_rows: self.running.len(),
             pending_rows: self.waiting.len() + self.prefilling.len(),
             submitted_rows: self.submitted,
-            kv_bytes: solo_bytes + self.executor.batch_kv_bytes(),
+            kv_bytes: self.live_kv_bytes(),
             kv_projected_bytes: self.occupancy().projection.bytes(),
             kv_budget_bytes: self.config.kv_budget_bytes,
             prefill_chunk_tokens: self.pacer.chunks().beside_tokens,
@@ -131,7 +131,7 @@ impl<E: Executor> Scheduler<E> {
         rows.into_iter().map(|(row, bytes, wait)| row.snapshot(now, bytes, wait)).collect()
     }
 
-    fn solo_kv_bytes(&self, row: &Row<E::Solo>) -> u64 {
+    pub(super) fn solo_kv_bytes(&self, row: &Row<E::Solo>) -> u64 {
         match &row.stage {
             Stage::Prefilling { solo, .. } => self.executor.solo_kv_bytes(solo),
             Stage::Waiting | Stage::Decoding { .. } => 0,

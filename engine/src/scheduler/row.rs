@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 use crate::error::Error;
 use crate::grammar::Grammar;
+use crate::prompt_cache::Divergence;
 use crate::sampling::{Sampled, SamplingParams};
 
 /// Where a row runs.
@@ -72,7 +73,10 @@ pub struct RowSpec {
     pub priority: Priority,
     /// The prompt's token ids; never empty.
     pub prompt: Vec<u32>,
-    /// Tokens it may generate; at least 1.
+    /// After how many of them others may go on otherwise, ascending: the ends of the system part and of the last
+    /// user turn. The row's caches are kept there.
+    pub boundaries: Vec<usize>,
+    /// Tokens it may generate: at least 1 for an answer, none for a vector.
     pub max_tokens: usize,
     /// Bytes that its caches take once it generated `max_tokens`, alone and unpadded.
     pub kv_bytes: u64,
@@ -82,6 +86,21 @@ pub struct RowSpec {
     pub sampling: SamplingParams,
     /// What its answer must match, if anything.
     pub grammar: Option<Grammar>,
+    /// What its prompt is run for.
+    pub purpose: Purpose,
+}
+
+/// What a row's prompt is run for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Purpose {
+    /// An answer.
+    #[default]
+    Answer,
+    /// Its vector: the row ends with its prompt, joins nobody and generates nothing.
+    Vector {
+        /// Leading numbers of the vector to keep; `None` is all of them.
+        dimensions: Option<usize>,
+    },
 }
 
 /// Why a row ended without an error.
@@ -125,9 +144,13 @@ pub enum RowEvent {
         queue_ms: f64,
         /// Milliseconds from the start of the prefill to token 0.
         prefill_ms: f64,
+        /// Where the prompt parts from the nearest one that was kept, if one is near.
+        near: Option<Divergence>,
     },
     /// One generated token.
     Token(Sampled),
+    /// The vector of the prompt, all that a row for one tells before its end.
+    Vector(Vec<f32>),
     /// The row ended.
     Finished { reason: FinishReason, usage: RowUsage },
     /// The row ended in an error.
@@ -142,10 +165,10 @@ pub struct EventSender(mpsc::Sender<RowEvent>);
 /// The receiving half; dropping it cancels the row.
 pub type EventReceiver = mpsc::Receiver<RowEvent>;
 
-/// A channel for a row that may generate `max_tokens`.
+/// A channel for a row that may generate `max_tokens`, or that is to become a vector.
 pub fn event_channel(max_tokens: usize) -> (EventSender, EventReceiver) {
-    // The tokens, what comes before them and the end.
-    let capacity = max_tokens.saturating_add(2).min(mpsc_capacity_max());
+    // The tokens (or a vector), what comes before them and the end.
+    let capacity = max_tokens.max(1).saturating_add(2).min(mpsc_capacity_max());
     let (sender, receiver) = mpsc::channel(capacity);
     (EventSender(sender), receiver)
 }

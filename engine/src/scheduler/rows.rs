@@ -3,9 +3,10 @@
 use super::executor::{Answer, Said};
 use super::plan::Candidate;
 use super::queue::{Queued, RowNumber};
-use super::row::{EventSender, FinishReason, Priority, RowEvent, RowSpec, RowUsage};
+use super::row::{EventSender, FinishReason, Priority, Purpose, RowEvent, RowSpec, RowUsage};
 use crate::clock::Time;
 use crate::error::Error;
+use crate::prompt_cache::Divergence;
 use crate::telemetry::RateWindow;
 
 /// One sequence, from submission to its end. `S` is its device side before it joins the batch.
@@ -16,7 +17,7 @@ use crate::telemetry::RateWindow;
 /// 3. `Decoding`: token 0 was sampled if there is one, the solo caches went to the batch.
 /// 4. Ended: [`Row::finish`] or [`Row::fail`] took the row by value and sent its one end event.
 ///
-/// A row may end in any of the first three. A row that is dropped without an end (the engine thread
+/// A row for a vector ends with its prompt and never decodes. A row may end in any of the first three. A row that is dropped without an end (the engine thread
 /// failed) closes its channel, which its client must take for a failure of the engine.
 #[derive(Debug)]
 pub(super) struct Row<S> {
@@ -25,7 +26,13 @@ pub(super) struct Row<S> {
     pub(super) stage: Stage<S>,
     events: EventSender,
     arrived: Time,
-    generated: usize,
+    /// Every token it generated, a stop token included.
+    said: Vec<u32>,
+    /// Prompt tokens that were not run because a cache had them.
+    cached_tokens: usize,
+    /// After how many prompt tokens its caches are kept.
+    boundaries: Vec<usize>,
+    near: Option<Divergence>,
     rate: RateWindow,
 }
 
@@ -52,14 +59,37 @@ impl<S> Row<S> {
         events: EventSender,
         arrived: Time,
     ) -> Self {
-        let rate = RateWindow::default();
-        Self { number, spec, stage: Stage::Waiting, events, arrived, generated: 0, rate }
+        Self {
+            number,
+            spec,
+            stage: Stage::Waiting,
+            events,
+            arrived,
+            said: Vec::new(),
+            cached_tokens: 0,
+            boundaries: Vec::new(),
+            near: None,
+            rate: RateWindow::default(),
+        }
+    }
+
+    /// Starts the prefill on `solo`, which holds the first `cached_tokens` of the prompt.
+    pub(super) fn begin_prefill(
+        &mut self,
+        solo: S,
+        (cached_tokens, near): (usize, Option<Divergence>),
+        boundaries: Vec<usize>,
+        started: Time,
+    ) {
+        (self.cached_tokens, self.near, self.boundaries) = (cached_tokens, near, boundaries);
+        self.stage = Stage::Prefilling { solo, done: cached_tokens, started };
     }
 
     /// Tells the client that its prompt is done and what that took.
     pub(super) fn tell_prefilled(&self, now: Time) {
         let RowUsage { cached_tokens, queue_ms, prefill_ms, .. } = self.usage(now);
-        self.events.send(RowEvent::Prefilled { cached_tokens, queue_ms, prefill_ms });
+        let near = self.near.clone();
+        self.events.send(RowEvent::Prefilled { cached_tokens, queue_ms, prefill_ms, near });
     }
 
     /// Takes one token: delivers it unless it ends the row as a stop token, and says whether and why the
@@ -69,7 +99,7 @@ impl<S> Row<S> {
     /// there. A token that nobody takes is a cancellation.
     pub(super) fn take_token(&mut self, said: Said, now: Time) -> Option<End> {
         let Said { sampled, answer } = said;
-        self.generated += 1;
+        self.said.push(sampled.token);
         self.rate.record(now);
         if self.spec.stop_tokens.contains(&sampled.token) {
             Some(End::Finished(FinishReason::Stop))
@@ -84,6 +114,14 @@ impl<S> Row<S> {
         } else {
             None
         }
+    }
+
+    /// Delivers the vector of its prompt, and says how the row ends with it.
+    pub(super) fn take_vector(&self, vector: Vec<f32>) -> End {
+        End::Finished(match self.events.send(RowEvent::Vector(vector)) {
+            true => FinishReason::Stop,
+            false => FinishReason::Cancelled,
+        })
     }
 
     /// Ends the row without an error.
@@ -104,12 +142,30 @@ impl<S> Row<S> {
 
     /// Tokens it may still generate.
     pub(super) fn left_tokens(&self) -> usize {
-        self.spec.max_tokens.saturating_sub(self.generated)
+        self.spec.max_tokens.saturating_sub(self.said.len())
     }
 
     /// Tokens it generated, a stop token included.
     pub(super) fn generated(&self) -> usize {
-        self.generated
+        self.said.len()
+    }
+
+    /// The first `count` tokens of its prompt and answer, the first that were fed.
+    pub(super) fn tokens(&self, count: usize) -> Vec<u32> {
+        self.spec.prompt.iter().chain(&self.said).copied().take(count).collect()
+    }
+
+    /// How many tokens come before the next boundary at which its caches are kept, if one comes before the last
+    /// token.
+    fn boundary_tokens(&self) -> Option<usize> {
+        let (done, prompt_tokens) = (self.prefilled_tokens(), self.spec.prompt.len());
+        let ahead = |boundary: &&usize| (done + 1..prompt_tokens).contains(*boundary);
+        self.boundaries.iter().find(ahead).map(|boundary| boundary - done)
+    }
+
+    /// Whether its caches stand at a boundary at which they are kept.
+    pub(super) fn is_at_boundary(&self) -> bool {
+        self.boundaries.contains(&self.prefilled_tokens())
     }
 
     /// Prompt tokens that are in its KV cache.
@@ -124,8 +180,9 @@ impl<S> Row<S> {
     /// The row as the planner sees it.
     pub(super) fn candidate(&self) -> Candidate {
         let left_tokens = self.spec.prompt.len() - self.prefilled_tokens();
-        let RowSpec { lane, kv_bytes, .. } = self.spec;
-        Candidate { number: self.number, lane, left_tokens, kv_bytes }
+        let RowSpec { lane, kv_bytes, purpose, .. } = self.spec;
+        let (boundary_tokens, joins) = (self.boundary_tokens(), purpose == Purpose::Answer);
+        Candidate { number: self.number, lane, left_tokens, boundary_tokens, kv_bytes, joins }
     }
 
     /// What the row cost up to `now`; a phase that it did not reach took no time.
@@ -137,8 +194,8 @@ impl<S> Row<S> {
         };
         RowUsage {
             prompt_tokens: self.spec.prompt.len(),
-            cached_tokens: 0,
-            generated_tokens: self.generated,
+            cached_tokens: self.cached_tokens,
+            generated_tokens: self.said.len(),
             queue_ms: milliseconds(self.arrived, started),
             prefill_ms: milliseconds(started, first_token),
             decode_ms: milliseconds(first_token, now),
@@ -161,7 +218,7 @@ impl<S> Row<S> {
             return 0.0;
         };
         let seconds = milliseconds(first_token, now) / 1e3;
-        let tokens = self.generated.saturating_sub(1);
+        let tokens = self.said.len().saturating_sub(1);
         if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 }
     }
 }
@@ -200,11 +257,13 @@ mod tests {
             lane_reasons: [].into(),
             priority: Priority::Interactive,
             prompt: vec![1, 2, 3],
+            boundaries: Vec::new(),
             max_tokens,
             kv_bytes: 0,
             stop_tokens: vec![STOP].into(),
             sampling: SamplingParams::default(),
             grammar: None,
+            purpose: Purpose::Answer,
         };
         (Row::new(RowNumber(0), spec, events, Duration::ZERO), receiver)
     }

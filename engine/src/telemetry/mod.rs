@@ -27,6 +27,8 @@ pub struct Snapshot {
     pub step: StepTimes,
     /// Counters since start.
     pub totals: Totals,
+    /// What prompts are kept, and how often that helped.
+    pub prompt_cache: PromptCacheSnapshot,
     /// MLX's memory figures.
     pub memory: MemorySnapshot,
     /// When a row last moved (a prompt chunk, a step, an end), on the engine's clock. Live rows and
@@ -110,6 +112,25 @@ pub struct BatchSnapshot {
     pub tokens_per_second_now: f64,
 }
 
+/// The prompt cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PromptCacheSnapshot {
+    /// Entries that it holds.
+    pub entries: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// What these never exceed; 0 when it is off.
+    pub cap_bytes: u64,
+    /// Prompts that it had something of.
+    pub hits: u64,
+    /// Prompts that it had nothing of.
+    pub misses: u64,
+    /// Tokens that it spared.
+    pub hit_tokens: u64,
+    /// Entries that it let go of to make room.
+    pub evictions: u64,
+}
+
 /// Counters since start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -121,6 +142,8 @@ pub struct Totals {
     pub failed_rows: u64,
     /// Prompt tokens run.
     pub prompt_tokens: u64,
+    /// Prompt tokens that were not run because a cache had them.
+    pub cached_tokens: u64,
     /// Tokens generated, stop tokens included.
     pub generated_tokens: u64,
     /// Decode steps run.

@@ -91,13 +91,34 @@ impl Tokenizer {
     /// # Errors
     /// `Internal` when the tokenizer cannot encode the text.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
-        let encoding = self.0.inner.encode_fast(text, add_special_tokens);
+        Ok(self.encode_with_marks(text, add_special_tokens, &[])?.0)
+    }
+
+    /// The same, and for each of the byte positions `marks` how many of the ids lie wholly before it.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_with_marks(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+        marks: &[usize],
+    ) -> Result<(Vec<u32>, Vec<usize>)> {
+        let encoding = match marks {
+            // Positions cost time.
+            [] => self.0.inner.encode_fast(text, add_special_tokens),
+            _ => self.0.inner.encode(text, add_special_tokens),
+        };
         let failed = |error| Error::new(Code::Internal, format!("failed to tokenize: {error}"));
-        let ids = encoding.map_err(failed)?.get_ids().to_vec();
-        Ok(match self.0.mark {
-            Some(mark) if ids.contains(&mark) => ids.into_iter().filter(|id| *id != mark).collect(),
-            _ => ids,
-        })
+        let encoding = encoding.map_err(failed)?;
+        let is_kept = |id: &u32| self.0.mark != Some(*id);
+        let before = |mark: &usize| {
+            let tokens = encoding.get_ids().iter().zip(encoding.get_offsets());
+            let tokens = tokens.filter(|(id, _)| is_kept(id));
+            tokens.take_while(|(_, (_, end))| end <= mark).count()
+        };
+        let ids = encoding.get_ids().iter().copied().filter(is_kept).collect();
+        Ok((ids, marks.iter().map(before).collect()))
     }
 
     /// The text of `ids`. Bytes that are not UTF-8 become U+FFFD, one for each maximal ill-formed

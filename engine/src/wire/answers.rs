@@ -50,6 +50,7 @@ pub(super) fn ending(reason: FinishReason, stop: Option<&str>) -> Ending {
         lane_reasons: Vec::new(),
         prompt_tokens: 9,
         cached_tokens: 4,
+        cache_miss: None,
         generated_tokens: 5,
         reasoning_tokens: 0,
         queue_ms: 0.5,

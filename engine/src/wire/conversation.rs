@@ -1,8 +1,9 @@
-//! A conversation in the one form that chat templates read, built from other dialects' items.
+//! A conversation in the one form that the gateway takes, built from what each dialect lists.
 //!
 //! Messages are OpenAI's with text contents; an assistant's message may hold `reasoning_content` and
-//! `tool_calls`, whose arguments are objects. What an assistant says in a row is one message, in
-//! whatever pieces it comes. A tool's result names the tool, for templates that ask.
+//! `tool_calls`. In dialects that list pieces, what an assistant says, thinks and calls in a row is one
+//! message; in those that list messages, each is begun by itself. What the model's own template cannot
+//! take is the gateway's to say in another way.
 
 use serde_json::{Map, Value, json};
 
@@ -30,7 +31,15 @@ impl Conversation {
 
     /// A message of another than the assistant.
     pub(super) fn say(&mut self, role: &str, text: &str) {
-        self.messages.push(json!({"role": role, "content": text}));
+        self.begin(Map::new(), role, text);
+    }
+
+    /// A message with fields of its own, whoever says it. If it is the assistant, what it thinks and calls
+    /// next is a part of it.
+    pub(super) fn begin(&mut self, mut message: Map<String, Value>, role: &str, text: &str) {
+        message.insert("role".to_owned(), role.into());
+        message.insert("content".to_owned(), text.into());
+        self.messages.push(Value::Object(message));
     }
 
     /// The assistant says `text`.
@@ -43,32 +52,23 @@ impl Conversation {
         append(self.assistant(), "reasoning_content", text);
     }
 
-    /// The assistant calls a tool.
-    pub(super) fn call(&mut self, id: &str, name: &str, arguments: Value) {
-        let mut call = json!({"id": id, "type": "function", "function": {"name": name}});
-        call["function"]["arguments"] = arguments;
+    /// The assistant calls a tool, with arguments that are an object or its text.
+    pub(super) fn call(&mut self, id: Option<&str>, name: &str, arguments: &Value) {
+        let mut call = Map::new();
+        call.extend(id.map(|id| ("id".to_owned(), id.into())));
+        call.insert("type".to_owned(), "function".into());
+        call.insert("function".to_owned(), json!({"name": name, "arguments": arguments}));
         let calls =
             self.assistant().entry("tool_calls").or_insert_with(|| Value::Array(Vec::new()));
         if let Value::Array(calls) = calls {
-            calls.push(call);
+            calls.push(call.into());
         }
     }
 
     /// The result of the call `id`.
     pub(super) fn result(&mut self, id: &str, text: &str) {
-        let mut message = json!({"role": "tool", "tool_call_id": id, "content": text});
-        if let Some(name) = self.called(id) {
-            message["name"] = Value::from(name);
-        }
-        self.messages.push(message);
-    }
-
-    /// The name of the tool that was called as `id`.
-    fn called(&self, id: &str) -> Option<String> {
-        let calls =
-            self.messages.iter().rev().filter_map(|message| message["tool_calls"].as_array());
-        let call = calls.flatten().find(|call| call["id"] == id)?;
-        call["function"]["name"].as_str().map(str::to_owned)
+        let id = Map::from_iter([("tool_call_id".to_owned(), id.into())]);
+        self.begin(id, "tool", text);
     }
 
     /// The assistant's message that is being made.
@@ -93,19 +93,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_assistant_does_in_a_row_is_one_message_and_results_bear_the_tools_name() {
+    fn what_an_assistant_does_in_a_row_is_one_message_until_another_is_begun() {
         let mut conversation = Conversation::default();
         conversation.say("user", "weather?");
         conversation.think("a tool");
         conversation.answer("one");
         conversation.answer("two");
-        conversation.call("c1", "weather", json!({"city": "Rome"}));
-        conversation.call("c2", "time", json!({}));
+        conversation.call(Some("c1"), "weather", &json!({"city": "Rome"}));
+        conversation.call(None, "time", &json!("{}"));
         conversation.result("c1", "sunny");
-        conversation.result("c9", "lost");
         conversation.answer("done");
-        let call = |id: &str, name: &str, arguments: Value| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
-        let calls = [call("c1", "weather", json!({"city": "Rome"})), call("c2", "time", json!({}))];
+        let own = json!({"name": "bot"}).as_object().cloned().unwrap();
+        conversation.begin(own, "assistant", "more");
+        conversation.think("over");
+        let calls = json!([
+            {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Rome"}}},
+            {"type": "function", "function": {"name": "time", "arguments": "{}"}},
+        ]);
         assert_eq!(
             Value::from(conversation.into_messages()),
             json!([
@@ -114,9 +118,12 @@ mod tests {
                     "role": "assistant", "content": "one\ntwo", "reasoning_content": "a tool",
                     "tool_calls": calls,
                 },
-                {"role": "tool", "tool_call_id": "c1", "content": "sunny", "name": "weather"},
-                {"role": "tool", "tool_call_id": "c9", "content": "lost"},
+                {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
                 {"role": "assistant", "content": "done"},
+                {
+                    "role": "assistant", "content": "more", "name": "bot",
+                    "reasoning_content": "over",
+                },
             ])
         );
     }

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde_json::Value;
+use uuid::Uuid;
 
 use super::openai;
 use crate::error::{Error, Result};
@@ -15,6 +16,8 @@ use crate::wire::fields::mismatch;
 /// The body of `/v1/embeddings`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbeddingsRequest {
+    /// A fresh id.
+    pub id: String,
     /// What is to become vectors, one each.
     pub inputs: Vec<Input>,
     /// How the vectors are written.
@@ -58,10 +61,13 @@ pub fn embeddings(body: &Value, card: &ModelCard) -> Result<EmbeddingsRequest> {
     };
     fields.text("user")?;
     let inputs = inputs(fields.required("input")?)?;
-    let most = card.embedding_dimensions()?;
-    let dimensions = fields.integer("dimensions", 1..=i64::try_from(most).unwrap_or(i64::MAX))?;
+    let vectors = card.text_vectors()?;
+    let most = i64::try_from(vectors.dimensions).unwrap_or(i64::MAX);
+    let dimensions = fields.integer("dimensions", 1..=most)?;
     let dimensions = dimensions.and_then(|dimensions| usize::try_from(dimensions).ok());
-    Ok(EmbeddingsRequest { inputs, encoding, dimensions })
+    dimensions.map_or(Ok(()), |dimensions| vectors.check_dimensions(dimensions))?;
+    let id = format!("embd-{}", Uuid::new_v4().simple());
+    Ok(EmbeddingsRequest { id, inputs, encoding, dimensions })
 }
 
 fn inputs(value: &Value) -> Result<Vec<Input>> {

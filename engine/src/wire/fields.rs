@@ -78,6 +78,15 @@ impl<'a> Fields<'a> {
         self.read(name, "a string", Value::as_str)
     }
 
+    /// A string field that must be set.
+    ///
+    /// # Errors
+    /// `InvalidRequest` when it is not, or holds anything else.
+    pub fn required_text(&self, name: &str) -> Result<&'a str> {
+        self.required(name)?;
+        Ok(self.text(name)?.unwrap_or_default())
+    }
+
     /// A boolean field.
     ///
     /// # Errors
@@ -100,6 +109,14 @@ impl<'a> Fields<'a> {
     /// `InvalidRequest` when it holds anything else.
     pub fn nested(&self, name: &str) -> Result<Option<Self>> {
         self.get(name).map(|value| Self::at(self.path_of(name), value)).transpose()
+    }
+
+    /// An object field that must be set.
+    ///
+    /// # Errors
+    /// `InvalidRequest` when it is not, or holds anything else.
+    pub fn required_nested(&self, name: &str) -> Result<Self> {
+        Self::at(self.path_of(name), self.required(name)?)
     }
 
     /// A whole number within `range`.
@@ -140,6 +157,21 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// The error of the field `name`, which should have held what is `expected`.
+    pub fn unexpected(&self, name: &str, expected: &str) -> Error {
+        let given = self.object.get(name).unwrap_or(&Value::Null);
+        mismatch(&self.path_of(name), expected, given)
+    }
+
+    /// The error of the field `name`, whose value, a kind of `things`, is known and not supported there.
+    pub fn unsupported_kind(&self, name: &str, things: &str, kind: &str) -> Error {
+        let (path, kind) = (self.path_of(name), shortened(kind));
+        unsupported(
+            &path,
+            format!("`{path}`: {things} of the type `{kind}` are not supported here"),
+        )
+    }
+
     fn read<T>(
         &self,
         name: &str,
@@ -156,6 +188,11 @@ impl<'a> Fields<'a> {
 /// The error of a field at `path` that should have been `expected` and holds `value`.
 pub(super) fn mismatch(path: &str, expected: &str, value: &Value) -> Error {
     Error::invalid(path, format!("`{path}` must be {expected}, got {}", shown(value)))
+}
+
+/// The error of what is known and not supported, at `path`.
+pub(super) fn unsupported(path: &str, message: String) -> Error {
+    Error::new(Code::Unsupported, message).with_param(path)
 }
 
 /// A value as an error message shows it: short, whatever the client sent.

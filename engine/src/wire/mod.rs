@@ -8,7 +8,9 @@ mod answer;
 #[cfg(test)]
 mod answers;
 pub mod anthropic;
+mod contents;
 mod conversation;
+mod effort;
 pub mod embeddings;
 mod fields;
 pub mod openai;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::responses::Past;
 use super::{anthropic, embeddings, responses, tokens};
 use crate::error::{Code, Error, Result};
-use crate::gateway::script::card;
+use crate::gateway::script::{card, vectors};
 use crate::gateway::{Embeddings, ModelCard};
 
 /// Names and words that lead deep into the readers.
@@ -150,7 +150,7 @@ fn nearly_right() -> impl Strategy<Value = Value> {
 
 fn embedding_card() -> ModelCard {
     let mut card = card();
-    card.capabilities.embeddings = Embeddings::Dimensions(4);
+    card.capabilities.embeddings = Embeddings::Vectors(vectors());
     card
 }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::gateway::{Health, ModelCard};
-use crate::telemetry::{BatchSnapshot, MemorySnapshot, RowSnapshot, Snapshot, StepTimes, Totals};
+use crate::telemetry::{
+    BatchSnapshot, MemorySnapshot, PromptCacheSnapshot, RowSnapshot, Snapshot, StepTimes, Totals,
+};
 
 /// Whether requests are worth sending.
 #[derive(Debug, Clone, Serialize)]
@@ -48,6 +50,7 @@ pub struct StatsBody {
     rows: Vec<RowStats>,
     step: StepStats,
     totals: TotalStats,
+    prompt_cache: PromptCacheStats,
     memory: MemoryStats,
 }
 
@@ -120,11 +123,23 @@ struct TotalStats {
     cancelled_rows: u64,
     failed_rows: u64,
     prompt_tokens: u64,
+    cached_tokens: u64,
     generated_tokens: u64,
     decode_steps: u64,
     prefill_chunks: u64,
     joins: u64,
     peak_rows: usize,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct PromptCacheStats {
+    entries: usize,
+    bytes: u64,
+    cap_bytes: u64,
+    hits: u64,
+    misses: u64,
+    hit_tokens: u64,
+    evictions: u64,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -145,6 +160,7 @@ impl StatsBody {
             rows: snapshot.rows.iter().map(RowStats::from).collect(),
             step: StepStats::from(&snapshot.step),
             totals: TotalStats::from(&snapshot.totals),
+            prompt_cache: PromptCacheStats::from(&snapshot.prompt_cache),
             memory: MemoryStats::from(&snapshot.memory),
         }
     }
@@ -233,11 +249,26 @@ impl From<&Totals> for TotalStats {
             cancelled_rows: totals.cancelled_rows,
             failed_rows: totals.failed_rows,
             prompt_tokens: totals.prompt_tokens,
+            cached_tokens: totals.cached_tokens,
             generated_tokens: totals.generated_tokens,
             decode_steps: totals.decode_steps,
             prefill_chunks: totals.prefill_chunks,
             joins: totals.joins,
             peak_rows: totals.peak_rows,
+        }
+    }
+}
+
+impl From<&PromptCacheSnapshot> for PromptCacheStats {
+    fn from(cache: &PromptCacheSnapshot) -> Self {
+        Self {
+            entries: cache.entries,
+            bytes: cache.bytes,
+            cap_bytes: cache.cap_bytes,
+            hits: cache.hits,
+            misses: cache.misses,
+            hit_tokens: cache.hit_tokens,
+            evictions: cache.evictions,
         }
     }
 }

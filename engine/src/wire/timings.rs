@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::gateway::Usage;
+use crate::gateway::{CacheMiss, Usage};
 
 /// An extension of ours in every dialect, which its clients ignore.
 #[derive(Debug, Clone, Serialize)]
@@ -10,11 +10,28 @@ pub(super) struct Timings {
     lane: &'static str,
     lane_reasons: Vec<String>,
     cached_tokens: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache_miss: Option<CacheMissBody>,
     queue_ms: f64,
     prefill_ms: f64,
     first_token_ms: f64,
     decode_ms: f64,
     decode_tokens_per_second: f64,
+}
+
+/// Where the prompt parts from the kept one that is nearest to it.
+#[derive(Debug, Clone, Serialize)]
+struct CacheMissBody {
+    token_index: usize,
+    prompt: String,
+    kept: String,
+}
+
+impl From<&CacheMiss> for CacheMissBody {
+    fn from(miss: &CacheMiss) -> Self {
+        let CacheMiss { token_index, prompt, kept } = miss.clone();
+        Self { token_index, prompt, kept }
+    }
 }
 
 impl From<&Usage> for Timings {
@@ -23,6 +40,7 @@ impl From<&Usage> for Timings {
             lane: usage.lane.name(),
             lane_reasons: usage.lane_reasons.clone(),
             cached_tokens: usage.cached_tokens,
+            cache_miss: usage.cache_miss.as_ref().map(CacheMissBody::from),
             queue_ms: usage.queue_ms,
             prefill_ms: usage.prefill_ms,
             first_token_ms: usage.first_token_ms,

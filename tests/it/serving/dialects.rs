@@ -80,8 +80,19 @@ fn the_openai_sdk_hears_responses_streamed_whole_later_and_continued() {
 }
 
 #[test]
+fn a_stream_that_is_cancelled_ends_in_a_word_that_each_sdks_own_types_know() {
+    let told = told_by("cancelled.py", &Server::start(&[]));
+    assert_eq!(told["chat"], json!(["content_filter", true, true]));
+    assert_eq!(told["completion"], json!(["content_filter", true]));
+    assert_eq!(told["message"], json!(["refusal", true, "the request was cancelled"]));
+    let response = json!(["response.incomplete", "incomplete", "content_filter", true]);
+    assert_eq!(told["response"], response);
+}
+
+#[test]
 fn schemathesis_finds_no_answer_that_the_document_does_not_tell() {
-    let server = Server::start(&["--max-tokens", "4"]);
+    // The budget holds 512 tokens: a request for thousands is refused and not waited for.
+    let server = Server::start(&["--max-tokens", "4", "--kv-budget", "24M"]);
     let document = server.url().replace("/v1", "/openapi.json");
     let output = Command::new(demo::client_python().with_file_name("st"))
         .args(["run", &document, "--phases", "coverage,fuzzing", "--max-examples", "10"])
@@ -107,7 +118,8 @@ fn a_request_is_ended_by_its_id_and_counted_under_its_client() {
     assert_eq!(server.ask("DELETE", &path, "").0, 200);
     let mut heard = String::new();
     stream.read_to_string(&mut heard).unwrap();
-    assert_eq!(heard.matches("\"finish_reason\":\"cancelled\"").count(), 1, "{heard}");
+    let end = r#""finish_reason":"content_filter","stop_reason":"cancelled""#;
+    assert_eq!(heard.matches(end).count(), 1, "{heard}");
     assert!(heard.ends_with("data: [DONE]\n\n"), "{heard}");
     server.stats_when(|stats| stats["batch"]["active_rows"] == 0);
     assert_eq!(server.ask("DELETE", &path, "").0, 404);

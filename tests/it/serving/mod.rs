@@ -3,9 +3,13 @@
 mod admission;
 mod agents;
 mod bad_models;
+mod bench;
 mod command_line;
 mod dialects;
+mod embeddings;
 mod ends;
+mod javascript;
+mod kept_prompts;
 mod kv_schemes;
 mod sampling;
 mod structure;

@@ -8,6 +8,7 @@
 mod late;
 mod models;
 mod pressure;
+mod scripted;
 mod server;
 mod soak;
 
@@ -49,6 +50,8 @@ pub(crate) enum Subject {
     Engine,
     /// The host's part of a step, of every family's tiny checkpoint.
     Models,
+    /// What HTTP costs beyond the engine, on a scripted model, and token masks.
+    Serving,
     /// Memory after thousands of requests, many of which leave.
     Soak,
 }
@@ -58,6 +61,7 @@ pub(crate) fn run(workspace: &Workspace, yes: bool, rounds: usize, subject: Subj
     match subject {
         Subject::Engine => bench.run(rounds),
         Subject::Models => models::run(&bench, workspace.root(), rounds),
+        Subject::Serving => scripted::run(&bench),
         Subject::Soak => soak::run(&bench),
     }
 }

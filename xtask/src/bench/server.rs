@@ -37,6 +37,8 @@ impl Server {
         let port = free_port()?;
         let task = Task::new("start the server", &bench.server).args(["serve", "--model"]);
         let task = task.arg(&bench.model).args(["--batch", "8", "--port", &port.to_string()]);
+        // Rounds ask the same questions, and each is to be read.
+        let task = task.args(["--prompt-cache", "off"]);
         let mut command = task.into_command();
         command.stdin(Stdio::null()).stdout(log).stderr(also_log);
         let watch = Stopwatch::start();

@@ -3,6 +3,7 @@
 
 mod decode;
 mod engine;
+mod scripted;
 mod serving;
 mod soak;
 
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 
 pub(crate) use decode::{Decode, Reading, parse_cells};
 pub(crate) use engine::Engine;
+pub(crate) use scripted::Scripted;
 pub(crate) use serving::{Gap, Late, Pressure, Serving};
 pub(crate) use soak::{Soak, SoakPoint};
 

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::store::{Kept, ResponseStore};
 use crate::error::Error;
+use crate::gateway::LogprobEntry;
 use crate::output::{AnswerPart, FoldedAnswer};
 use crate::wire::responses::{Response, ResponseTeller};
 use crate::wire::{Ending, Frame, Teller};
@@ -53,6 +54,10 @@ impl Teller for Keeping {
 
     fn tell(&mut self, part: AnswerPart) -> Vec<Frame> {
         self.teller.tell(part)
+    }
+
+    fn logprobs(&mut self, entries: Vec<LogprobEntry>) {
+        self.teller.logprobs(entries);
     }
 
     fn ending(&mut self, ending: &Ending) -> Vec<Frame> {

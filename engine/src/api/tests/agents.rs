@@ -284,3 +284,64 @@ async fn an_agents_turns_build_on_each_other_by_id_as_they_do_by_items() {
     assert_eq!(server.client.post(RESPONSES, &by_items).await.status, 200);
     assert_eq!(prompt(), continued);
 }
+
+#[tokio::test]
+async fn a_response_tells_log_probabilities_of_its_visible_text_alone() {
+    const TEXT: &str = "th\u{e9} end";
+    let answer = format!("<think>\nthink\n</think>\n\n{TEXT}");
+    let (server, _) = server_saying(MARKERS, &[], &answer).await;
+    let include = json!(["message.output_text.logprobs"]);
+    for (asked, top) in [
+        (json!({"include": include}), Some(0)),
+        (json!({"include": include, "top_logprobs": 2}), Some(2)),
+        (json!({"top_logprobs": 3}), Some(3)),
+        (json!({"top_logprobs": 0}), None),
+        (json!({"include": ["reasoning.encrypted_content"]}), None),
+    ] {
+        let body = merged(json!({"input": "hi", "store": false}), asked.clone());
+        let whole = server.client.post(RESPONSES, &body).await.json();
+        let asked_of_row = server.rows.specs().pop().unwrap().sampling.logprobs;
+        assert_eq!(asked_of_row, top, "{asked}");
+        assert_eq!(whole["top_logprobs"], json!(asked["top_logprobs"].as_u64().unwrap_or(0)));
+        let logprobs = &whole["output"][1]["content"][0]["logprobs"];
+        check_spelled(logprobs, top.map_or("", |_| TEXT), top);
+
+        let stream = server.client.post(RESPONSES, &merged(body, json!({"stream": true}))).await;
+        let events = stream.events().into_iter().map(|event| event.data);
+        let events: Vec<Value> = events.map(|data| serde_json::from_str(&data).unwrap()).collect();
+        let of = |kind: &'static str| events.iter().filter(move |event| event["type"] == kind);
+        let deltas = of("response.output_text.delta").flat_map(|event| {
+            let (text, entries) = (text(&event["delta"]), event["logprobs"].as_array().unwrap());
+            assert_eq!(top.is_some(), !entries.is_empty(), "{text}");
+            entries.clone()
+        });
+        assert_eq!(deltas.collect::<Value>(), *logprobs, "{asked}");
+        let done = of("response.output_text.done").map(|event| &event["logprobs"]);
+        assert_eq!(done.collect::<Vec<_>>(), [logprobs], "{asked}");
+        let last = &events.last().unwrap()["response"]["output"][1]["content"][0]["logprobs"];
+        assert_eq!(last, logprobs, "{asked}");
+    }
+}
+
+/// Holds entries against the text that their bytes must spell.
+fn check_spelled(entries: &Value, text: &str, top: Option<u32>) {
+    let mut spelled = Vec::new();
+    for entry in entries.as_array().unwrap() {
+        assert!(entry["token"].is_string() && entry["logprob"].as_f64().unwrap() < 0.0, "{entry}");
+        let others = entry["top_logprobs"].as_array().unwrap();
+        assert_eq!(Some(u32::try_from(others.len()).unwrap()), top, "{entry}");
+        assert!(others.iter().all(|other| other["bytes"].is_array()), "{entry}");
+        let bytes = entry["bytes"].as_array().unwrap().iter();
+        spelled.extend(bytes.map(|byte| u8::try_from(byte.as_u64().unwrap()).unwrap()));
+    }
+    assert_eq!(String::from_utf8(spelled).unwrap(), text);
+}
+
+#[tokio::test]
+async fn messages_know_no_log_probabilities() {
+    let (server, _) = server_saying(MARKERS, &[], ANSWER).await;
+    // Not even as fields that could be wrong.
+    let body = message_body(json!({"top_logprobs": 5, "logprobs": "yes"}));
+    assert_eq!(server.client.post(MESSAGES, &body).await.status, 200);
+    assert_eq!(server.rows.specs().pop().unwrap().sampling.logprobs, None);
+}

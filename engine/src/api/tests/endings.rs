@@ -158,7 +158,7 @@ const ENDINGS: [Ending; 6] = [
         fields: |_| json!({}),
         cancelled: true,
         text: "ab",
-        reasons: ["cancelled"; 3],
+        reasons: ["content_filter", "refusal", "content_filter"],
     },
 ];
 

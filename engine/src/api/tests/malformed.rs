@@ -135,6 +135,18 @@ fn wrong_chats() -> Vec<Case> {
         ("stop", json!([7]), "`stop[0]`"),
         ("stop", json!([""]), "`stop`"),
         ("n", json!(2), "`n`"),
+        ("store", json!("yes"), "`store`"),
+        ("store", json!(true), "`store`"),
+        ("moderation", json!({"model": "m"}), "`moderation`"),
+        ("verbosity", json!("loud"), "`verbosity`"),
+        ("service_tier", json!(1), "`service_tier`"),
+        ("safety_identifier", json!(1), "`safety_identifier`"),
+        ("reasoning_effort", json!("huge"), "`reasoning_effort`"),
+        ("chat_template_kwargs", json!("x"), "`chat_template_kwargs`"),
+        ("parallel_tool_calls", json!("no"), "`parallel_tool_calls`"),
+        ("tool_choice", json!("maybe"), "`tool_choice`"),
+        ("tool_choice", json!({"type": "allowed_tools"}), "`tool_choice.type`"),
+        ("metadata", json!({"a": 7}), "`metadata.a`"),
     ];
     cases.into_iter().map(|(name, value, words)| wrong_field(CHAT, name, value, words)).collect()
 }
@@ -287,6 +299,7 @@ fn wrong_responses() -> Vec<Case> {
         ("top_logprobs", json!(99), "`top_logprobs`"),
         ("include", json!([7]), "`include[0]`"),
         ("conversation", json!("c"), "`conversation`"),
+        ("service_tier", json!(1), "`service_tier`"),
     ];
     cases
         .into_iter()

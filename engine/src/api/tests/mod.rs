@@ -8,6 +8,7 @@ mod client;
 mod embeddings;
 mod endings;
 mod identity;
+mod kept;
 mod lifecycle;
 mod malformed;
 mod metrics;

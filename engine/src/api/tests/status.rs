@@ -6,7 +6,9 @@ use serde_json::json;
 
 use super::*;
 use crate::gateway::Health;
-use crate::telemetry::{BatchSnapshot, MemorySnapshot, RowSnapshot, Snapshot, StepTimes, Totals};
+use crate::telemetry::{
+    BatchSnapshot, MemorySnapshot, PromptCacheSnapshot, RowSnapshot, Snapshot, StepTimes, Totals,
+};
 
 #[tokio::test]
 async fn the_served_model_is_listed_and_found_by_an_id_with_a_slash() {
@@ -73,14 +75,30 @@ async fn stats_show_every_figure_of_the_snapshot() {
             },
             "totals": {
                 "finished_rows": 1, "cancelled_rows": 2, "failed_rows": 3, "prompt_tokens": 4,
-                "generated_tokens": 5, "decode_steps": 6, "prefill_chunks": 7, "joins": 8,
+                "cached_tokens": 60, "generated_tokens": 5, "decode_steps": 6, "prefill_chunks": 7, "joins": 8,
                 "peak_rows": 9,
+            },
+            "prompt_cache": {
+                "entries": 3, "bytes": 700, "cap_bytes": 1000, "hits": 5, "misses": 2,
+                "hit_tokens": 60, "evictions": 1,
             },
             "memory": {
                 "active_bytes": 10, "cache_bytes": 11, "peak_bytes": 12, "weights_bytes": 13,
             },
         })
     );
+}
+
+fn kept_prompts() -> PromptCacheSnapshot {
+    PromptCacheSnapshot {
+        entries: 3,
+        bytes: 700,
+        cap_bytes: 1000,
+        hits: 5,
+        misses: 2,
+        hit_tokens: 60,
+        evictions: 1,
+    }
 }
 
 pub(super) fn snapshot() -> Snapshot {
@@ -131,7 +149,9 @@ pub(super) fn snapshot() -> Snapshot {
             gap_ms_p50: 10.5,
             gap_ms_p99: 20.5,
         },
+        prompt_cache: kept_prompts(),
         totals: Totals {
+            cached_tokens: 60,
             finished_rows: 1,
             cancelled_rows: 2,
             failed_rows: 3,

@@ -6,12 +6,16 @@ use std::sync::{Arc, OnceLock};
 use clap::ValueEnum;
 use slipstream_engine::cache::{GROUP_SIZE_DEFAULT, KvQuant, KvScheme, Packing, read_kv_config};
 use slipstream_engine::clock::Clock;
-use slipstream_engine::config::{ByteCount, KvBudget, Levers, Room, SchedulerConfig};
+use slipstream_engine::config::{
+    ByteCount, KvBudget, Levers, PromptCacheCap, Room, SchedulerConfig,
+};
 use slipstream_engine::error::{Code, Error, Result};
-use slipstream_engine::gateway::{ModelCapabilities, ModelCard, RowThread};
+use slipstream_engine::gateway::{
+    Cuts, Embeddings, ModelCapabilities, ModelCard, RowThread, TextVectors,
+};
 use slipstream_engine::mlx::thread::RebuildPause;
 use slipstream_engine::mlx::{BackEnd, Device, Dtype, ReadProgress, fused};
-use slipstream_engine::model::{self, Decoding, LoadOptions, Loaded};
+use slipstream_engine::model::{self, Decoding, Family, LoadOptions, Loaded};
 use slipstream_engine::sampling::{SamplingOverrides, SamplingParams};
 use slipstream_engine::scheduler::MlxExecutor;
 use tracing::{info, warn};
@@ -28,6 +32,10 @@ pub(crate) struct ModelArguments {
     /// The type to compute in; auto is the fastest one of the back end.
     #[arg(long, value_enum, default_value_t = DtypeChoice::Auto)]
     pub(crate) dtype: DtypeChoice,
+    /// Let requests cut the vectors of an embedding model to any length (`dimensions`), though its files do
+    /// not say that it was trained for that. Qwen3-Embedding was.
+    #[arg(long)]
+    matryoshka: bool,
     #[command(flatten)]
     kv: KvArguments,
 }
@@ -51,9 +59,10 @@ struct KvArguments {
 /// How to serve what is loaded.
 #[derive(Debug, Clone)]
 pub(crate) struct Serving {
-    /// The settings, but for the budget.
+    /// The settings, but for the budgets.
     pub(crate) scheduler: SchedulerConfig,
     pub(crate) kv_budget: KvBudget,
+    pub(crate) prompt_cache: PromptCacheCap,
     pub(crate) max_tokens_default: usize,
     /// What the flags say of sampling.
     pub(crate) sampling: SamplingOverrides,
@@ -137,6 +146,7 @@ impl ModelArguments {
         serving: &Serving,
     ) -> Result<ModelCard> {
         let model_reason = loaded.serial_because.clone();
+        let (embeddings, mute_because) = self.embeddings(loaded)?;
         let of_model = SamplingOverrides::of_model(&self.model)?;
         Ok(ModelCard {
             id: self.id(),
@@ -148,12 +158,40 @@ impl ModelArguments {
             capabilities: ModelCapabilities {
                 serial_because: model_reason.into_iter().chain(scheme.serial_reason()).collect(),
                 writes_blocks: matches!(loaded.model.decoding(), Decoding::BlockDiffusion(_)),
-                ..ModelCapabilities::default()
+                embeddings,
+                mute_because,
             },
             sampling_defaults: serving.sampling.over(&of_model.over(&SamplingParams::default())),
             max_tokens_default: serving.max_tokens_default,
             kv: loaded.kv_profile(scheme),
         })
+    }
+}
+
+impl ModelArguments {
+    /// Whether the model makes vectors of texts, and why it then answers nothing.
+    fn embeddings(&self, loaded: &Loaded) -> Result<(Embeddings, Option<String>)> {
+        let vectors = TextVectors::of_model(&self.model, loaded.hidden_size)?;
+        match vectors {
+            None if self.matryoshka => {
+                let message = "`--matryoshka` has no effect on a model that makes no embeddings";
+                Err(Error::new(Code::InvalidRequest, message))
+            }
+            None => Ok((Embeddings::default(), None)),
+            Some(_) if !loaded.family.embeds => {
+                let model_type = loaded.family.model_type;
+                let message = format!("embedding models of type `{model_type}` are not supported");
+                let embed = Family::all().iter().filter(|family| family.embeds);
+                let names: Vec<_> = embed.map(|family| family.model_type).collect();
+                let error = Error::new(Code::BadModel, message);
+                Err(error.with_hint(format!("supported: {}", names.join(", "))))
+            }
+            Some(vectors) => {
+                let cuts = if self.matryoshka { Cuts::Any } else { vectors.cuts };
+                let reason = "it is an embedding model, as its `modules.json` says".to_owned();
+                Ok((Embeddings::Vectors(TextVectors { cuts, ..vectors }), Some(reason)))
+            }
+        }
     }
 }
 
@@ -179,13 +217,11 @@ fn fuse_gates(dtype: Dtype) {
 impl Serving {
     /// The settings on `device` beside the weights of `loaded`.
     fn on(&self, device: Device, loaded: &Loaded, card: &ModelCard) -> Result<SchedulerConfig> {
-        let room = Room {
-            total_bytes: device.memory_bytes()?,
-            weights_bytes: loaded.weights_bytes,
-            prompt_cache_bytes: 0,
-        };
+        let room =
+            Room { total_bytes: device.memory_bytes()?, weights_bytes: loaded.weights_bytes };
         let kv_budget_bytes = self.kv_budget.resolve(&room, card.smallest_row_bytes())?;
-        Ok(SchedulerConfig { kv_budget_bytes, ..self.scheduler.clone() })
+        let prompt_cache_bytes = self.prompt_cache.resolve(&room, kv_budget_bytes);
+        Ok(SchedulerConfig { kv_budget_bytes, prompt_cache_bytes, ..self.scheduler.clone() })
     }
 }
 

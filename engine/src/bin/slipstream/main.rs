@@ -29,6 +29,9 @@ enum Command {
     Import(import::Arguments),
     /// Measure decode speed on this machine.
     Bench(bench::Arguments),
+    /// The clients of a bench, in a process of their own.
+    #[command(hide = true)]
+    BenchClients(bench::ClientArguments),
 }
 
 fn main() -> ! {
@@ -37,6 +40,7 @@ fn main() -> ! {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Import(arguments) => import::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::BenchClients(arguments) => bench::run_clients(&arguments),
     };
     let code = outcome.map_or_else(
         |error| {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use slipstream_engine::api;
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::{
-    ApiKey, ByteCount, KeepAlive, KvBudget, Levers, SchedulerConfig, ServeConfig,
+    ApiKey, ByteCount, KeepAlive, KvBudget, Levers, PromptCacheCap, SchedulerConfig, ServeConfig,
 };
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::gateway::{Engine, ModelCard, PLACEMENT_LOG};
@@ -58,6 +58,10 @@ pub(crate) struct Arguments {
     /// the system leave) or `off`. Requests wait until theirs fit.
     #[arg(long, value_name = "BYTES", default_value = "auto")]
     kv_budget: KvBudget,
+    /// Memory of the KV budget in which prompts are kept for later ones that begin alike, as far as live rows
+    /// leave it: bytes, `auto` (half of it) or `off`.
+    #[arg(long, value_name = "BYTES", default_value = "auto")]
+    prompt_cache: PromptCacheCap,
     /// Tokens of an answer at most when a request does not say. Each row reserves memory for all
     /// the tokens that it may generate.
     #[arg(long, value_name = "TOKENS", default_value_t = limits::ANSWER_TOKENS_DEFAULT as u32,
@@ -160,6 +164,7 @@ impl Arguments {
                 ..SchedulerConfig::default()
             },
             kv_budget: self.kv_budget,
+            prompt_cache: self.prompt_cache,
             max_tokens_default: self.max_tokens as usize,
             sampling: self.sampling.overrides(),
         }
@@ -235,10 +240,24 @@ fn print_ready_card(
     println!("  prefill    {chunk}");
     println!("  KV scheme  {}", card.kv_scheme);
     println!("  KV budget  {budget}");
-    println!("  sampling   {}", described(&card.sampling_defaults));
     println!(
-        "  try        curl -N {url}/chat/completions -H 'Content-Type: application/json' \
-         -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"Hello!\"}}], \"stream\": true}}'"
+        "  prompts    {}",
+        match scheduler.prompt_cache_bytes {
+            0 => "not kept".to_owned(),
+            bytes => format!("kept in up to {} of it", ByteCount(bytes)),
+        }
     );
+    match card.text_vectors() {
+        Ok(vectors) => println!("  vectors    of texts; dimensions: {vectors}"),
+        Err(_) => println!("  sampling   {}", described(&card.sampling_defaults)),
+    }
+    let (path, body) = match card.text_vectors() {
+        Ok(_) => ("embeddings", r#"{"input": "Hello!"}"#),
+        Err(_) => (
+            "chat/completions",
+            r#"{"messages": [{"role": "user", "content": "Hello!"}], "stream": true}"#,
+        ),
+    };
+    println!("  try        curl -N {url}/{path} -H 'Content-Type: application/json' -d '{body}'");
     Ok(())
 }

@@ -3,6 +3,7 @@
 mod algebra;
 mod refusals;
 mod schemes;
+mod sharing;
 mod storage;
 mod stubborn;
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{PIECES, compile, grammars};
+use crate::error::{Code, Error};
 use crate::grammar::{Constraint, Grammar};
 use crate::limits::GRAMMARS_MAX;
 
@@ -42,4 +43,24 @@ fn requests_that_come_at_once_share_one_compilation() {
         all.into_iter().map(|one| one.join().unwrap()).collect()
     });
     assert!(compiled.iter().all(|grammar| same(grammar, &compiled[0])));
+}
+
+#[test]
+fn a_failure_of_ours_is_forgotten_and_one_of_the_constraint_is_kept() {
+    let grammars = grammars(PIECES);
+    let failure = |code: Code| move || Err(Error::new(code, "it failed"));
+    for code in [Code::Internal, Code::Io] {
+        let failed = grammars.keep(&constraint(1), failure(code));
+        assert_eq!(failed.unwrap_err().code(), code);
+        assert!(grammars.known(&constraint(1), None).is_none());
+        assert!(grammars.compile(&constraint(1)).is_ok());
+        grammars.kept.lock().clear();
+    }
+    for code in [Code::InvalidRequest, Code::Unsupported] {
+        assert!(grammars.keep(&constraint(2), failure(code)).is_err());
+        let again = grammars.compile(&constraint(2)).unwrap_err();
+        assert_eq!((again.code(), again.message()), (code, "it failed"));
+        assert!(grammars.known(&constraint(2), None).unwrap().is_err());
+        grammars.kept.lock().clear();
+    }
 }

@@ -34,11 +34,9 @@ fn tools() -> [(&'static str, Value); 2] {
 
 fn calls() -> Calls {
     Calls {
-        open: Vec::new(),
         ways: tools().iter().map(|(name, schema)| call(name, schema)).collect(),
         between: Some(vec![Part::Text("\n".to_owned())]),
-        close: Vec::new(),
-        instead: None,
+        ..Calls::default()
     }
 }
 
@@ -102,7 +100,7 @@ fn a_model_that_may_do_without_a_call_answers_in_the_other_form() {
     let grammars = grammars(PIECES);
     let schema = json!({"type": "object", "properties": {"done": {"const": true}}, "required": ["done"],
         "additionalProperties": false});
-    let instead = Some(Part::Json { schema: schema.to_string(), strict: true });
+    let instead = Some(vec![Part::Json { schema: schema.to_string(), strict: true }]);
     let grammar = compile(&grammars, &Constraint::Calls(Calls { instead, ..calls() }));
     let (mut called, mut answered) = (0, 0);
     for seed in 0..60 {

@@ -2,8 +2,10 @@
 
 use serde_json::json;
 
-use super::{PADDING, PIECES, byte_level, compile, grammars, text, tokenizer};
+use super::{PADDING, PIECES, byte_level, compile, grammars, text, tokenizer, trees};
+use crate::error::Code;
 use crate::grammar::{Constraint, Grammars, Guide, Matcher, Outcome, Workers};
+use crate::limits::LEXER_STATES_MAX;
 
 fn regex(pattern: &str) -> Constraint {
     Constraint::Regex(pattern.to_owned())
@@ -15,6 +17,14 @@ fn say(matcher: &mut Matcher, grammars: &Grammars, said: &str) {
         assert!(matcher.mask().unwrap().unwrap().allows(token), "{said}");
         matcher.accept(token).unwrap();
     }
+}
+
+fn grammars_without_stop_tokens() -> Grammars {
+    let mut definition = byte_level(PIECES);
+    definition["added_tokens"][0]["content"] = json!("<|other|>");
+    let tokenizer = tokenizer(&definition);
+    assert!(tokenizer.stop_tokens().is_empty());
+    Grammars::new(tokenizer, 1000)
 }
 
 fn end(grammars: &Grammars) -> u32 {
@@ -76,16 +86,85 @@ fn an_answer_that_nothing_can_follow_is_satisfied_at_once() {
 
 #[test]
 fn a_model_without_stop_tokens_is_satisfied_when_nothing_can_follow() {
-    let mut definition = byte_level(PIECES);
-    definition["added_tokens"][0]["content"] = json!("<|other|>");
-    let tokenizer = tokenizer(&definition);
-    assert!(tokenizer.stop_tokens().is_empty());
-    let grammars = Grammars::new(tokenizer, 1000);
+    let grammars = grammars_without_stop_tokens();
     let mut matcher = compile(&grammars, &regex("a(b|)")).matcher();
     say(&mut matcher, &grammars, "a");
     assert!(!matcher.is_satisfied());
     say(&mut matcher, &grammars, "b");
     assert!(matcher.is_satisfied());
+}
+
+/// Constraints that only the empty answer meets.
+fn empty() -> [Constraint; 5] {
+    let grammar = |text: &str| Constraint::Grammar(text.to_owned());
+    [
+        regex("()"),
+        regex("^$"),
+        regex("a{0}"),
+        grammar("start: \"\"\n"),
+        grammar("root ::= \"\" \"\""),
+    ]
+}
+
+#[test]
+fn where_only_the_empty_answer_matches_its_end_is_all_that_may_be_said() {
+    let grammars = grammars(PIECES);
+    let workers = Workers::start().unwrap();
+    for constraint in empty() {
+        let grammar = compile(&grammars, &constraint);
+        let mask = grammar.matcher().mask().unwrap().unwrap();
+        assert_eq!(mask.allowed().collect::<Vec<u32>>(), [end(&grammars)], "{constraint:?}");
+        let mut guide = Guide::start(&grammar, &workers);
+        guide.take(end(&grammars), &workers);
+        assert_eq!(*guide.outcome(), Outcome::Satisfied, "{constraint:?}");
+    }
+}
+
+#[test]
+fn where_only_the_empty_answer_matches_a_model_without_stop_tokens_is_refused() {
+    let grammars = grammars_without_stop_tokens();
+    for constraint in empty() {
+        let error = grammars.compile(&constraint).unwrap_err();
+        assert_eq!(error.code(), Code::InvalidRequest, "{error}");
+        assert!(error.message().contains("only the empty answer"), "{error}");
+    }
+    // One that may be empty need not be.
+    let mut matcher = compile(&grammars, &regex("a?")).matcher();
+    say(&mut matcher, &grammars, "a");
+    assert!(matcher.is_satisfied());
+}
+
+#[test]
+fn a_row_that_sees_more_lexer_states_than_the_bound_is_stuck_and_its_neighbours_are_not() {
+    let words = trees(9);
+    let grammars = grammars(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    // Its automaton tells 2^18 states apart: which of the last letters were `a`.
+    let grammar = compile(&grammars, &regex("(a|b)*a(a|b){17}"));
+    let (workers, mut random) = (Workers::start().unwrap(), 5_u64);
+    let mut greedy = Guide::start(&grammar, &workers);
+    let mut modest = Guide::start(&grammar, &workers);
+    let letter = (0..256).find(|id| text(&grammars, &[*id]) == "b").unwrap();
+    let mut tokens = 0;
+    let error = loop {
+        let mask = match greedy.outcome() {
+            Outcome::Open(mask) => mask.clone(),
+            Outcome::Stuck(error) => break error.clone(),
+            Outcome::Satisfied => panic!("it goes on for ever"),
+        };
+        let words: Vec<u32> = mask.allowed().filter(|id| *id > 256).collect();
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        greedy.take(words[(random >> 33) as usize % words.len()], &workers);
+        modest.take(letter, &workers);
+        assert!(matches!(modest.outcome(), Outcome::Open(_)));
+        tokens += 1;
+        assert!(tokens < LEXER_STATES_MAX, "nothing bounds it");
+    };
+    assert!(error.message().contains(&format!("see {LEXER_STATES_MAX} states")), "{error}");
+    assert!(error.message().contains("too complex"), "{error}");
+    // Another row starts anew.
+    let mut later = Guide::start(&grammar, &workers);
+    later.take(letter, &workers);
+    assert!(matches!(later.outcome(), Outcome::Open(_)));
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub(crate) fn grammars(pieces: &[&str]) -> Grammars {
 }
 
 /// Pieces that straddle what a JSON parser tells apart.
-pub(super) const PIECES: &[&str] = &[
+pub(crate) const PIECES: &[&str] = &[
     "{\"",
     "\":",
     "\": ",
@@ -72,11 +72,26 @@ pub(super) const PIECES: &[&str] = &[
     "ta\"",
 ];
 
+/// The same with other special tokens: `<|stop|>` ends answers, and `markers` do not.
+pub(crate) fn grammars_with(pieces: &[&str], markers: &[&str]) -> Grammars {
+    let mut definition = byte_level(pieces);
+    let first = definition["model"]["vocab"].as_object().unwrap().len();
+    let names = std::iter::once(&"<|stop|>").chain(markers).zip(first..);
+    definition["added_tokens"] = names.map(|(name, id)| added(id, name, true)).collect();
+    let tokenizer = tokenizer_ending(&definition, "<|stop|>");
+    let size = tokenizer.vocab_size() + PADDING;
+    Grammars::new(tokenizer, size)
+}
+
 pub(super) fn tokenizer(definition: &Value) -> Tokenizer {
+    tokenizer_ending(definition, "<|end|>")
+}
+
+fn tokenizer_ending(definition: &Value, end: &str) -> Tokenizer {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
     write("tokenizer.json", &definition.to_string());
-    write("tokenizer_config.json", r#"{"eos_token": "<|end|>"}"#);
+    write("tokenizer_config.json", &json!({"eos_token": end}).to_string());
     Tokenizer::load(dir.path()).unwrap()
 }
 
@@ -152,6 +167,13 @@ fn printable(byte: u8) -> char {
     char::from_u32(code).unwrap()
 }
 
+/// All strings of `letters` letters, each `a` or `b`: tokens of which one mask walks a whole tree.
+pub(crate) fn trees(letters: u32) -> Vec<String> {
+    let letter = |bits: u32, place: u32| if bits >> place & 1 == 0 { 'a' } else { 'b' };
+    let word = |bits| (0..letters).map(|place| letter(bits, place)).collect();
+    (0..1 << letters).map(word).collect()
+}
+
 pub(crate) fn compile(grammars: &Grammars, constraint: &Constraint) -> Grammar {
     grammars.compile(constraint).unwrap()
 }
@@ -159,24 +181,35 @@ pub(crate) fn compile(grammars: &Grammars, constraint: &Constraint) -> Grammar {
 /// Says what `matcher` allows, chosen by `seed`, until the answer ends: its tokens, a stop token not
 /// among them. Tokens that close something are preferred, so that it does end.
 pub(crate) fn babble(matcher: &mut Matcher, grammars: &Grammars, seed: u64) -> Vec<u32> {
-    let mut random = seed;
+    let mut state = seed;
+    // SplitMix64 (Steele, Lea and Flood 2014): the first choices of neighbouring seeds differ.
     let mut pick = |ids: &[u32]| {
-        random =
-            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ids[(random >> 33) as usize % ids.len()]
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ids[((mixed ^ (mixed >> 31)) % ids.len() as u64) as usize]
     };
     let tokenizer = &grammars.tokenizer;
     let stop_tokens = tokenizer.stop_tokens();
     let closes = |id: &u32| {
         stop_tokens.contains(id)
-            || tokenizer.decode(&[*id]).unwrap().starts_with(['"', '}', ']', ',', 'e', '<', '\n'])
+            || tokenizer
+                .decode_spelled(&[*id])
+                .unwrap()
+                .starts_with(['"', '}', ']', ',', 'e', '<', '/', '\n', '｜'])
     };
     let mut said = Vec::new();
     while let Some(mask) = matcher.mask().unwrap() {
         let allowed: Vec<u32> = mask.allowed().collect();
         let closing: Vec<u32> = allowed.iter().copied().filter(closes).collect();
         let hurry = !closing.is_empty() && (said.len() > 200 || pick(&[0, 1, 2]) == 0);
-        let token = if hurry { pick(&closing) } else { pick(&allowed) };
+        let marker = |id: &u32| tokenizer.decode(&[*id]).unwrap().is_empty();
+        let markers: Vec<u32> = closing.iter().copied().filter(marker).collect();
+        let token = match hurry {
+            true if !markers.is_empty() && pick(&[0, 1]) == 0 => pick(&markers),
+            true => pick(&closing),
+            false => pick(&allowed),
+        };
         if stop_tokens.contains(&token) {
             return said;
         }

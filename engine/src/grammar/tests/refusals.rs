@@ -86,6 +86,10 @@ fn what_a_lax_schema_cannot_be_held_to_constrains_nothing() {
         json!({"type": "array", "uniqueItems": true}),
         json!({"type": "string", "format": "zip-code"}),
         json!({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}),
+        json!({"type": "string", "pattern": "(?=a)b"}),
+        json!({"type": "object", "patternProperties": {"(?!x)": {"type": "null"}}}),
+        json!({"type": "object", "properties": {"a": {"$ref": "http://example.com/x.json"}}}),
+        json!({"type": "integer", "not": {"const": 3}, "if": {}, "then": false}),
     ] {
         let constraint = Constraint::JsonSchema { schema: schema.to_string(), strict: false };
         grammars.compile(&constraint).unwrap();

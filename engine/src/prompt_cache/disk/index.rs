@@ -119,8 +119,8 @@ impl Index {
 
     /// The longest entry that `tokens` begins with.
     fn longest_prefix(&self, tokens: &[u32]) -> Option<Found> {
-        let mut lengths =
-            self.lengths.range(1..=tokens.len()).map(|(length, _)| *length).peekable();
+        let lengths = self.lengths.keys().copied().skip_while(|length| *length == 0);
+        let mut lengths = lengths.peekable();
         let (mut longest, mut running) = (None, HASH_START);
         for (index, token) in tokens.iter().enumerate() {
             let length = index + 1;

@@ -1,12 +1,12 @@
-//! Anthropic's content blocks as messages of a chat.
+//! Anthropic's content blocks as a conversation.
 
-use serde_json::{Map, Value};
-
-use super::request::unsupported;
 use crate::error::{Error, Result};
 use crate::wire::Fields;
+use crate::wire::contents::{Contents, Kind, contents, text, texts};
 use crate::wire::conversation::Conversation;
-use crate::wire::fields::{mismatch, shortened};
+
+/// Blocks that hold a text.
+const TEXTS: &[Kind] = &[("text", "text")];
 
 /// How Claude Code begins a line about its accounting, which differs from request to request: it is not
 /// for the model, and would keep the cache from knowing the prompt again.
@@ -14,50 +14,39 @@ const BILLING: &str = "x-anthropic-billing-header:";
 
 /// The system prompt: a text, or blocks of text.
 pub(super) fn system(fields: &Fields<'_>) -> Result<Option<String>> {
-    let texts = match fields.get("system") {
-        None => return Ok(None),
-        Some(Value::String(text)) => vec![text.as_str()],
-        Some(Value::Array(blocks)) => {
-            let texts = texts(&fields.path_of("system"), blocks)?;
-            texts.into_iter().filter(|text| !text.starts_with(BILLING)).collect()
-        }
-        Some(other) => {
-            return Err(mismatch("system", "a string or an array of text blocks", other));
-        }
-    };
+    let mut texts = texts(fields, "system", TEXTS)?.unwrap_or_default();
+    texts.retain(|text| !text.starts_with(BILLING));
     Ok(Some(texts.join("\n")).filter(|text| !text.is_empty()))
 }
 
 /// Adds a message.
 pub(super) fn message(conversation: &mut Conversation, fields: &Fields<'_>) -> Result<()> {
-    fields.required("role")?;
-    let role = fields.text("role")?.unwrap_or_default();
-    let path = fields.path_of("content");
+    let role = fields.required_text("role")?;
     if !["user", "assistant", "system"].contains(&role) {
-        let expected = "`user` or `assistant`";
-        return Err(mismatch(&fields.path_of("role"), expected, &fields.object()["role"]));
+        return Err(fields.unexpected("role", "`user` or `assistant`"));
     }
-    let blocks = match fields.required("content")? {
-        Value::String(text) => {
+    fields.required("content")?;
+    let blocks = match contents(fields, "content")? {
+        Some(Contents::Parts(blocks)) => blocks,
+        Some(Contents::Text(text)) => {
             say(conversation, role, text);
             return Ok(());
         }
-        Value::Array(blocks) => blocks,
-        other => return Err(mismatch(&path, "a string or an array of blocks", other)),
+        None => Vec::new(),
     };
     // Texts in a row are one message.
     let mut texts: Vec<&str> = Vec::new();
-    for (index, block) in blocks.iter().enumerate() {
-        let block = Fields::at(format!("{path}[{index}]"), block)?;
-        if kind(&block)? == "text" {
-            texts.push(text(&block, "text")?);
+    for block in &blocks {
+        let kind = block.required_text("type")?;
+        if kind == "text" {
+            texts.push(text(block, TEXTS)?);
             continue;
         }
         say_all(conversation, role, &mut texts);
         match role {
-            "assistant" => assistant_block(conversation, &block)?,
-            "user" => user_block(conversation, &block)?,
-            _ => return Err(misplaced(&block)?),
+            "assistant" => assistant_block(conversation, kind, block)?,
+            "user" => user_block(conversation, kind, block)?,
+            _ => return Err(misplaced(kind, block)),
         }
     }
     say_all(conversation, role, &mut texts);
@@ -78,65 +67,33 @@ fn say(conversation: &mut Conversation, role: &str, text: &str) {
     }
 }
 
-fn assistant_block(conversation: &mut Conversation, block: &Fields<'_>) -> Result<()> {
-    match kind(block)? {
-        "thinking" => conversation.think(text(block, "thinking")?),
+fn assistant_block(conversation: &mut Conversation, kind: &str, block: &Fields<'_>) -> Result<()> {
+    match kind {
+        "thinking" => conversation.think(block.required_text("thinking")?),
         // Nobody but Anthropic can read it.
         "redacted_thinking" => {}
         "tool_use" => {
-            let (id, name) = (text(block, "id")?, text(block, "name")?);
-            block.required("input")?;
-            let input =
-                block.nested("input")?.map_or_else(Map::new, |input| input.object().clone());
-            conversation.call(id, name, Value::Object(input));
+            let (id, name) = (block.required_text("id")?, block.required_text("name")?);
+            block.required_nested("input")?;
+            conversation.call(Some(id), name, block.required("input")?);
         }
-        _ => return Err(misplaced(block)?),
+        _ => return Err(misplaced(kind, block)),
     }
     Ok(())
 }
 
-fn user_block(conversation: &mut Conversation, block: &Fields<'_>) -> Result<()> {
-    match kind(block)? {
-        "tool_result" => {
-            let id = text(block, "tool_use_id")?;
-            block.boolean("is_error")?;
-            let path = block.path_of("content");
-            let result = match block.get("content") {
-                None => String::new(),
-                Some(Value::String(text)) => text.clone(),
-                Some(Value::Array(parts)) => texts(&path, parts)?.join("\n"),
-                Some(other) => {
-                    return Err(mismatch(&path, "a string or an array of blocks", other));
-                }
-            };
-            conversation.result(id, &result);
-            Ok(())
-        }
-        _ => Err(misplaced(block)?),
+fn user_block(conversation: &mut Conversation, kind: &str, block: &Fields<'_>) -> Result<()> {
+    if kind != "tool_result" {
+        return Err(misplaced(kind, block));
     }
-}
-
-/// The texts of blocks that must all be texts.
-fn texts<'a>(path: &str, blocks: &'a [Value]) -> Result<Vec<&'a str>> {
-    let read = |(index, block): (usize, &'a Value)| {
-        let block = Fields::at(format!("{path}[{index}]"), block)?;
-        if kind(&block)? == "text" { text(&block, "text") } else { Err(misplaced(&block)?) }
-    };
-    blocks.iter().enumerate().map(read).collect()
-}
-
-fn kind<'a>(block: &Fields<'a>) -> Result<&'a str> {
-    block.required("type")?;
-    Ok(block.text("type")?.unwrap_or_default())
-}
-
-fn text<'a>(block: &Fields<'a>, name: &str) -> Result<&'a str> {
-    block.required(name)?;
-    Ok(block.text(name)?.unwrap_or_default())
+    let id = block.required_text("tool_use_id")?;
+    block.boolean("is_error")?;
+    let result = texts(block, "content", TEXTS)?.unwrap_or_default();
+    conversation.result(id, &result.join("\n"));
+    Ok(())
 }
 
 /// The error of a block that cannot stand where it does.
-fn misplaced(block: &Fields<'_>) -> Result<Error> {
-    let (kind, path) = (shortened(kind(block)?), block.path_of("type"));
-    Ok(unsupported(&path, format!("`{path}`: blocks of the type `{kind}` are not supported here")))
+fn misplaced(kind: &str, block: &Fields<'_>) -> Error {
+    block.unsupported_kind("type", "blocks", kind)
 }

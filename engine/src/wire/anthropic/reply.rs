@@ -59,7 +59,20 @@ pub struct Message {
 struct Stop {
     stop_reason: Option<&'static str>,
     stop_sequence: Option<String>,
+    stop_details: Option<StopDetails>,
 }
+
+/// Why the server withholds the rest of an answer.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct StopDetails {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    category: Option<()>,
+    explanation: &'static str,
+}
+
+const CANCELLED: StopDetails =
+    StopDetails { kind: "refusal", category: None, explanation: "the request was cancelled" };
 
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -290,11 +303,12 @@ impl From<&Ending> for Stop {
             FinishReason::Stop => "end_turn",
             FinishReason::Length => "max_tokens",
             FinishReason::ToolCalls => "tool_use",
-            // Anthropic has no such reason; any of its own would pass a torn answer for a whole one.
-            FinishReason::Cancelled => "cancelled",
+            // Anthropic's word for an answer whose rest the server withholds: strict clients refuse others.
+            FinishReason::Cancelled => "refusal",
         };
+        let stop_details = (ending.reason == FinishReason::Cancelled).then_some(CANCELLED);
         let stop_sequence = ending.stop.clone().filter(|_| stop_reason == "stop_sequence");
-        Self { stop_reason: Some(stop_reason), stop_sequence }
+        Self { stop_reason: Some(stop_reason), stop_sequence, stop_details }
     }
 }
 

@@ -3,21 +3,21 @@
 //! `cache_control` may stand anywhere and changes nothing: prefixes are cached without being asked.
 
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::content;
-use crate::error::{Code, Error, Result};
+use crate::error::{Error, Result};
 use crate::gateway::{
-    GenerateRequest, ModelCard, Prompt, Reasoning, ReasoningEffort, Structure, ToolChoice, ToolUse,
+    GenerateRequest, ModelCard, Prompt, Reasoning, Structure, ToolChoice, ToolUse,
 };
 use crate::limits;
 use crate::output::Tool;
-use crate::sampling::SamplingParams;
 use crate::wire::conversation::Conversation;
-use crate::wire::fields::{mismatch, shortened};
+use crate::wire::effort::{self, effort};
+use crate::wire::fields::{mismatch, unsupported};
+use crate::wire::tools::Described;
 use crate::wire::{Fields, openai, tools};
 
 /// The body of `/v1/messages`.
@@ -41,10 +41,9 @@ pub fn messages(body: &Value, card: &ModelCard) -> Result<MessagesRequest> {
     let max_tokens = fields.integer("max_tokens", 1..=i64::MAX)?.unwrap_or(1);
     let stream = fields.boolean("stream")?.unwrap_or(false);
     check_metadata(&fields)?;
-    let sampling = openai::sampling(openai::ReplyKind::Chat, &fields, &card.sampling_defaults)?;
     let generate = GenerateRequest {
         max_tokens: NonZeroUsize::new(usize::try_from(max_tokens).unwrap_or(usize::MAX)),
-        sampling: SamplingParams { logprobs: None, ..sampling },
+        sampling: openai::sampling(&fields, &card.sampling_defaults)?,
         stop: stop_sequences(&fields)?,
         ..chat
     };
@@ -90,10 +89,6 @@ fn refuse(fields: &Fields<'_>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-pub(super) fn unsupported(param: &str, message: String) -> Error {
-    Error::new(Code::Unsupported, message).with_param(param)
 }
 
 fn check_metadata(fields: &Fields<'_>) -> Result<()> {
@@ -147,8 +142,7 @@ fn stop_sequences(fields: &Fields<'_>) -> Result<Vec<String>> {
 fn reasoning(fields: &Fields<'_>) -> Result<Reasoning> {
     let mut reasoning = Reasoning::default();
     if let Some(thinking) = fields.nested("thinking")? {
-        thinking.required("type")?;
-        reasoning.enabled = match thinking.text("type")?.unwrap_or_default() {
+        reasoning.enabled = match thinking.required_text("type")? {
             "enabled" => {
                 // The model is not held to it: it thinks as long as it was taught to.
                 thinking.required("budget_tokens")?;
@@ -157,31 +151,14 @@ fn reasoning(fields: &Fields<'_>) -> Result<Reasoning> {
             }
             "disabled" => Some(false),
             "adaptive" => None,
-            _ => {
-                let expected = "`enabled`, `disabled` or `adaptive`";
-                return Err(mismatch("thinking.type", expected, &thinking.object()["type"]));
-            }
+            _ => return Err(thinking.unexpected("type", "`enabled`, `disabled` or `adaptive`")),
         };
     }
     if let Some(output) = fields.nested("output_config")? {
-        reasoning.effort = effort(&output)?;
+        let asked = effort(&output, "effort", effort::ANTHROPIC)?;
+        reasoning.effort = asked.and_then(|asked| asked.effort);
     }
     Ok(reasoning)
-}
-
-fn effort(output: &Fields<'_>) -> Result<Option<ReasoningEffort>> {
-    Ok(Some(match output.text("effort")? {
-        None => return Ok(None),
-        Some("low") => ReasoningEffort::Low,
-        Some("medium") => ReasoningEffort::Medium,
-        Some("high") => ReasoningEffort::High,
-        Some("xhigh" | "max") => ReasoningEffort::ExtraHigh,
-        Some(_) => {
-            let expected = "one of `low`, `medium`, `high`, `xhigh`, `max`";
-            let path = output.path_of("effort");
-            return Err(mismatch(&path, expected, &output.object()["effort"]));
-        }
-    }))
 }
 
 /// What the answer must look like: the format by its name and by the one that it had while it was new.
@@ -193,55 +170,37 @@ fn structure(fields: &Fields<'_>) -> Result<Option<Structure>> {
     else {
         return Ok(None);
     };
-    format.required("type")?;
-    match format.text("type")?.unwrap_or_default() {
+    match format.required_text("type")? {
         "json_schema" => openai::schema(&format, "schema", true).map(Some),
-        _ => Err(mismatch(&format.path_of("type"), "`json_schema`", &format.object()["type"])),
+        _ => Err(format.unexpected("type", "`json_schema`")),
     }
 }
 
 // --- tools ---
 
 fn tool_use(fields: &Fields<'_>) -> Result<ToolUse> {
-    let items = fields.array("tools")?.unwrap_or_default();
-    let mut read = Vec::with_capacity(items.len());
-    for (index, item) in items.iter().enumerate() {
-        let item = Fields::at(format!("tools[{index}]"), item)?;
-        tools::add(&mut read, tool(&item)?, &item)?;
-    }
-    let tools: Arc<[Tool]> = read.into();
+    let tools = tools::tools(fields, |entry| match entry.text("type")? {
+        None | Some("custom") => {
+            entry.required("input_schema")?;
+            Ok(Some(Described { fields: entry, schema: "input_schema" }))
+        }
+        Some(kind) => Err(entry.unsupported_kind("type", "tools", kind)),
+    })?;
     let (choice, parallel) = tool_choice(fields, &tools)?;
     Ok(ToolUse { tools, choice, parallel })
-}
-
-fn tool(fields: &Fields<'_>) -> Result<Tool> {
-    match fields.text("type")? {
-        None | Some("custom") => {}
-        Some(kind) => {
-            let (path, kind) = (fields.path_of("type"), shortened(kind));
-            let message = format!("`{path}`: tools of the type `{kind}` are not supported");
-            return Err(unsupported(&path, message));
-        }
-    }
-    fields.required("input_schema")?;
-    tools::tool(fields, "input_schema")
 }
 
 fn tool_choice(fields: &Fields<'_>, given: &[Tool]) -> Result<(ToolChoice, bool)> {
     let Some(choice) = fields.nested("tool_choice")? else {
         return Ok((ToolChoice::Auto, true));
     };
-    choice.required("type")?;
     let parallel = !choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);
-    let chosen = match choice.text("type")?.unwrap_or_default() {
+    let chosen = match choice.required_text("type")? {
         "auto" => ToolChoice::Auto,
         "none" => ToolChoice::None,
         "any" => tools::required(given)?,
         "tool" => tools::named(given, &choice)?,
-        _ => {
-            let expected = "one of `auto`, `any`, `tool`, `none`";
-            return Err(mismatch("tool_choice.type", expected, &choice.object()["type"]));
-        }
+        _ => return Err(choice.unexpected("type", "one of `auto`, `any`, `tool`, `none`")),
     };
     Ok((chosen, parallel))
 }

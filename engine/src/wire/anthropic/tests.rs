@@ -50,7 +50,7 @@ fn read(frames: &[Frame]) -> Option<Value> {
             "message_delta" => {
                 assert!(open.is_none(), "the message ended within a block");
                 assert_eq!(message["stop_reason"], Value::Null, "a second stop reason");
-                for name in ["stop_reason", "stop_sequence"] {
+                for name in ["stop_reason", "stop_sequence", "stop_details"] {
                     message[name] = event["delta"][name].clone();
                 }
                 (message["usage"], message["timings"]) =
@@ -130,7 +130,7 @@ fn stop_reasons_are_anthropics_and_tokens_are_counted_once() {
         (FinishReason::Stop, Some("END"), ("stop_sequence", json!("END"))),
         (FinishReason::Length, None, ("max_tokens", Value::Null)),
         (FinishReason::ToolCalls, None, ("tool_use", Value::Null)),
-        (FinishReason::Cancelled, None, ("cancelled", Value::Null)),
+        (FinishReason::Cancelled, None, ("refusal", Value::Null)),
     ] {
         let answer = Answer { parts: Vec::new(), end: Ok(ending(reason, stop)) };
         let message = answer.whole(&mut teller()).unwrap();
@@ -138,6 +138,8 @@ fn stop_reasons_are_anthropics_and_tokens_are_counted_once() {
             (message["stop_reason"].as_str().unwrap(), message["stop_sequence"].clone()),
             expected
         );
+        let explained = !message["stop_details"]["explanation"].is_null();
+        assert_eq!(explained, reason == FinishReason::Cancelled, "{message}");
         assert_eq!(
             message["usage"],
             json!({
@@ -208,7 +210,8 @@ fn blocks_become_messages_that_templates_read() {
         ]},
     ]);
     let call = |id: &str, name: &str, arguments: Value| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
-    let result = |id: &str, name: &str, content: &str| json!({"role": "tool", "tool_call_id": id, "content": content, "name": name});
+    let result =
+        |id: &str, content: &str| json!({"role": "tool", "tool_call_id": id, "content": content});
     assert_eq!(
         conversation(json!({"system": system, "messages": messages})),
         json!([
@@ -218,9 +221,9 @@ fn blocks_become_messages_that_templates_read() {
                 "role": "assistant", "content": "calling", "reasoning_content": "hm",
                 "tool_calls": [call("t1", "look", json!({"at": [1]})), call("t2", "stop", json!({}))],
             },
-            result("t1", "look", "red\nblue"),
-            result("t2", "stop", "no"),
-            result("t2", "stop", ""),
+            result("t1", "red\nblue"),
+            result("t2", "no"),
+            result("t2", ""),
             {"role": "user", "content": "go on"},
         ])
     );

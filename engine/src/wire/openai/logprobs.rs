@@ -20,14 +20,15 @@ pub(super) enum Logprobs {
     Completion(CompletionEntries),
 }
 
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct ChatEntry {
+/// What is known of one token, as chats tell it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(in crate::wire) struct ChatEntry {
     #[serde(flatten)]
     token: ChatToken,
     top_logprobs: Vec<ChatToken>,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 struct ChatToken {
     token: String,
     logprob: f32,
@@ -68,6 +69,16 @@ impl Logprobs {
                 Self::Completion(told)
             }
         }
+    }
+}
+
+impl ChatEntry {
+    /// The same with bytes for every token, none where it contributes to no text.
+    pub(in crate::wire) fn with_bytes(mut self) -> Self {
+        for token in self.top_logprobs.iter_mut().chain([&mut self.token]) {
+            token.bytes.get_or_insert_default();
+        }
+        self
     }
 }
 
@@ -137,11 +148,13 @@ mod tests {
                 token: token(b" b", -0.5),
                 top: vec![token(b"<|end|>", -0.25), token(b" b", -0.5)],
                 text_offset: 0,
+                visible: true,
             },
             LogprobEntry {
                 token: token(&euro[..3], -1.5),
                 top: vec![token(b"c", f32::NEG_INFINITY)],
                 text_offset: 2,
+                visible: true,
             },
         ]
     }

@@ -1,17 +1,25 @@
-//! Messages of a chat, from what agents send to what the gateway takes.
+//! Messages of a chat, from what agents send to a conversation.
 //!
-//! A message leaves here with a role that chat templates know, its text as one string, and earlier
-//! calls in OpenAI's form; other fields stay as they came. What the model's own template cannot take is
-//! the gateway's to say in another way.
+//! A message keeps its fields but those that are said in one way here: its role, its text as one string,
+//! earlier calls in OpenAI's newer form, and reasoning that came as parts.
 
 use serde_json::{Map, Value, json};
 
-use super::request::unsupported;
 use crate::error::{Error, Result};
 use crate::wire::Fields;
-use crate::wire::fields::mismatch;
+use crate::wire::contents::{Contents, Kind, contents, text};
+use crate::wire::conversation::Conversation;
 
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+
+/// Parts of anybody's content.
+const TEXTS: &[Kind] = &[("text", "text"), ("input_text", "text"), ("output_text", "text")];
+/// Parts of an assistant's content, besides `thinking`.
+const ANSWERS: &[Kind] =
+    &[("text", "text"), ("input_text", "text"), ("output_text", "text"), ("refusal", "refusal")];
+
+/// Fields that hold an answer's reasoning.
+const REASONING: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
 
 /// The messages of a request; at least one.
 pub(super) fn messages(fields: &Fields<'_>) -> Result<Vec<Value>> {
@@ -20,35 +28,42 @@ pub(super) fn messages(fields: &Fields<'_>) -> Result<Vec<Value>> {
     if messages.is_empty() {
         return Err(Error::invalid("messages", "`messages` must hold at least one message"));
     }
-    messages.iter().enumerate().map(|(index, value)| message(index, value)).collect()
+    let mut conversation = Conversation::default();
+    for (index, value) in messages.iter().enumerate() {
+        add(&mut conversation, &Fields::at(format!("messages[{index}]"), value)?)?;
+    }
+    Ok(conversation.into_messages())
 }
 
-fn message(index: usize, value: &Value) -> Result<Value> {
-    let fields = Fields::at(format!("messages[{index}]"), value)?;
-    fields.required("role")?;
-    let role = match fields.text("role")?.unwrap_or_default() {
+fn add(conversation: &mut Conversation, fields: &Fields<'_>) -> Result<()> {
+    let role = match fields.required_text("role")? {
         // OpenAI's newer name for the same thing, which the templates of open models do not know.
         "developer" => "system",
         // And its older name.
         "function" => "tool",
         role if ROLES.contains(&role) => role,
         _ => {
-            let expected = format!("one of {}", ROLES.map(|role| format!("`{role}`")).join(", "));
-            return Err(mismatch(&fields.path_of("role"), &expected, &value["role"]));
+            let roles = ROLES.map(|role| format!("`{role}`")).join(", ");
+            return Err(fields.unexpected("role", &format!("one of {roles}")));
         }
     };
-    let Content { text, reasoning } = content(&fields, role)?;
-    let mut message: Map<String, Value> = fields.object().clone();
-    message.insert("role".to_owned(), Value::from(role));
-    message.insert("content".to_owned(), Value::from(text));
-    if role == "assistant" {
-        set_calls(&mut message, &fields)?;
-        set_reasoning(&mut message, reasoning);
+    let Content { text, reasoning } = content(fields, role)?;
+    let mut own: Map<String, Value> = fields.object().clone();
+    if role != "assistant" {
+        conversation.begin(own, role, &text);
+        return Ok(());
     }
-    Ok(Value::Object(message))
+    own.retain(|name, value| match name.as_str() {
+        "tool_calls" | "function_call" => false,
+        name => value.is_string() || !REASONING.contains(&name),
+    });
+    let has_reasoning = REASONING.iter().any(|name| own.contains_key(*name));
+    conversation.begin(own, role, &text);
+    if !has_reasoning && !reasoning.is_empty() {
+        conversation.think(&reasoning);
+    }
+    add_calls(conversation, fields)
 }
-
-// --- contents ---
 
 /// What a message says.
 #[derive(Debug, Default)]
@@ -59,105 +74,61 @@ struct Content {
 }
 
 fn content(fields: &Fields<'_>, role: &str) -> Result<Content> {
-    let path = fields.path_of("content");
-    let text = |text: String| Content { text, reasoning: String::new() };
-    match fields.get("content") {
-        // An assistant's turn may be tool calls alone, and a tool may have nothing to say.
-        None if matches!(role, "assistant" | "tool") => Ok(Content::default()),
-        None => Err(Error::invalid(&path, format!("`{path}` is required for the role `{role}`"))),
-        Some(Value::String(whole)) => Ok(text(whole.clone())),
-        Some(Value::Array(parts)) => {
-            let mut content = Content::default();
-            for (index, part) in parts.iter().enumerate() {
-                add_part(&mut content, &format!("{path}[{index}]"), part, role)?;
-            }
-            Ok(content)
-        }
+    let whole = |text: String| Content { text, reasoning: String::new() };
+    if let (Some(object @ Value::Object(_)), "tool") = (fields.get("content"), role) {
         // Agents hand on what a tool returned.
-        Some(object @ Value::Object(_)) if role == "tool" => Ok(text(object.to_string())),
-        Some(other) => Err(mismatch(&path, "a string or an array of parts", other)),
+        return Ok(whole(object.to_string()));
     }
-}
-
-fn add_part(content: &mut Content, path: &str, part: &Value, role: &str) -> Result<()> {
-    let fields = Fields::at(path, part)?;
-    fields.required("type")?;
-    let field = |name: &str| {
-        fields.required(name)?;
-        fields.text(name).map(Option::unwrap_or_default)
+    let parts = match contents(fields, "content")? {
+        Some(Contents::Text(text)) => return Ok(whole(text.to_owned())),
+        Some(Contents::Parts(parts)) => parts,
+        // An assistant's turn may be tool calls alone, and a tool may have nothing to say.
+        None if matches!(role, "assistant" | "tool") => return Ok(Content::default()),
+        None => {
+            let path = fields.path_of("content");
+            let message = format!("`{path}` is required for the role `{role}`");
+            return Err(Error::invalid(path, message));
+        }
     };
-    match fields.text("type")?.unwrap_or_default() {
-        "text" | "input_text" | "output_text" => content.text.push_str(field("text")?),
-        "refusal" if role == "assistant" => content.text.push_str(field("refusal")?),
-        "thinking" if role == "assistant" => content.reasoning.push_str(field("thinking")?),
-        kind => {
-            let path = fields.path_of("type");
-            let message = format!("`{path}`: parts of the type `{kind}` are not supported");
-            return Err(unsupported(&path, message));
+    let answers = role == "assistant";
+    let mut content = Content::default();
+    for part in &parts {
+        match part.required_text("type")? {
+            "thinking" if answers => content.reasoning.push_str(part.required_text("thinking")?),
+            _ => content.text.push_str(text(part, if answers { ANSWERS } else { TEXTS })?),
         }
     }
-    Ok(())
+    Ok(content)
 }
 
-// --- earlier answers ---
-
-/// Sets `tool_calls` to the calls of the message, and to nothing when it has none.
-fn set_calls(message: &mut Map<String, Value>, fields: &Fields<'_>) -> Result<()> {
-    let mut calls = Vec::new();
+/// The calls of an answer.
+fn add_calls(conversation: &mut Conversation, fields: &Fields<'_>) -> Result<()> {
     for (index, value) in fields.array("tool_calls")?.unwrap_or_default().iter().enumerate() {
-        calls.push(call(&format!("{}[{index}]", fields.path_of("tool_calls")), value)?);
+        let call = Fields::at(format!("{}[{index}]", fields.path_of("tool_calls")), value)?;
+        if let Some(kind) = call.text("type")?.filter(|kind| *kind != "function") {
+            return Err(call.unsupported_kind("type", "calls", kind));
+        }
+        add_call(conversation, call.text("id")?, &call.required_nested("function")?)?;
     }
     // OpenAI's older form of one call.
-    if let Some(older) = fields.nested("function_call")? {
-        calls.push(json!({"type": "function", "function": function(&older)?}));
+    match fields.nested("function_call")? {
+        Some(function) => add_call(conversation, None, &function),
+        None => Ok(()),
     }
-    message.shift_remove("function_call");
-    message.shift_remove("tool_calls");
-    if !calls.is_empty() {
-        message.insert("tool_calls".to_owned(), calls.into());
-    }
-    Ok(())
 }
 
-fn call(path: &str, value: &Value) -> Result<Value> {
-    let fields = Fields::at(path, value)?;
-    if let Some(kind) = fields.text("type")?.filter(|kind| *kind != "function") {
-        let path = fields.path_of("type");
-        let message = format!("`{path}`: calls of the type `{kind}` are not supported");
-        return Err(unsupported(&path, message));
-    }
-    let inner = Fields::at(fields.path_of("function"), fields.required("function")?)?;
-    let mut call = fields.object().clone();
-    call.insert("type".to_owned(), "function".into());
-    call.insert("function".to_owned(), function(&inner)?);
-    if fields.text("id")?.is_none() {
-        call.shift_remove("id");
-    }
-    Ok(Value::Object(call))
-}
-
-fn function(fields: &Fields<'_>) -> Result<Value> {
-    fields.required("name")?;
-    let name = fields.text("name")?.unwrap_or_default();
-    let arguments = match fields.get("arguments") {
-        None => json!({}),
-        Some(arguments @ (Value::String(_) | Value::Object(_))) => arguments.clone(),
-        Some(other) => {
-            return Err(mismatch(&fields.path_of("arguments"), "a string or an object", other));
-        }
+fn add_call(
+    conversation: &mut Conversation,
+    id: Option<&str>,
+    function: &Fields<'_>,
+) -> Result<()> {
+    let name = function.required_text("name")?;
+    let none = json!({});
+    let arguments = match function.get("arguments") {
+        None => &none,
+        Some(arguments @ (Value::String(_) | Value::Object(_))) => arguments,
+        Some(_) => return Err(function.unexpected("arguments", "a string or an object")),
     };
-    Ok(json!({"name": name, "arguments": arguments}))
-}
-
-/// Reasoning that came as parts counts where no field holds any; fields that hold no text go.
-fn set_reasoning(message: &mut Map<String, Value>, parts: String) {
-    const NAMES: [&str; 3] = ["reasoning_content", "reasoning", "thinking"];
-    for name in NAMES {
-        if message.get(name).is_some_and(|value| !value.is_string()) {
-            message.shift_remove(name);
-        }
-    }
-    if !parts.is_empty() && !NAMES.iter().any(|name| message.contains_key(*name)) {
-        message.insert("reasoning_content".to_owned(), parts.into());
-    }
+    conversation.call(id, name, arguments);
+    Ok(())
 }

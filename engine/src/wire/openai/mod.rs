@@ -9,14 +9,13 @@ mod reply;
 mod request;
 mod sampling;
 mod structure;
-mod tools;
 
 pub use chunks::Chunks;
 pub use error::ErrorBody;
+pub(super) use logprobs::ChatEntry;
 pub use models::{ModelEntry, ModelList};
 pub use reply::{Body, ReplyHead};
-pub(super) use request::check_model;
 pub use request::{ReplyKind, ReplyRequest, chat, completion};
+pub(super) use request::{check_hints, check_model, check_verbosity, metadata};
 pub(super) use sampling::sampling;
 pub(super) use structure::schema;
-pub(super) use tools::name as tool_name;

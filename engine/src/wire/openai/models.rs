@@ -23,6 +23,9 @@ pub struct ModelEntry {
     dtype: String,
     back_end: String,
     batchable: bool,
+    /// Numbers of a text's vector, of a model that makes any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    embedding_dimensions: Option<usize>,
 }
 
 impl ModelList {
@@ -45,6 +48,7 @@ impl ModelEntry {
             dtype: card.dtype.clone(),
             back_end: card.back_end.clone(),
             batchable: card.capabilities.serial_because.is_empty(),
+            embedding_dimensions: card.text_vectors().ok().map(|vectors| vectors.dimensions),
         }
     }
 }

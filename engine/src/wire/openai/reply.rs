@@ -50,6 +50,9 @@ struct Choice {
     content: Content,
     logprobs: Option<Logprobs>,
     finish_reason: Option<&'static str>,
+    /// A word of ours, where OpenAI has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_reason: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -243,10 +246,11 @@ fn choice(content: Content, logprobs: Option<Logprobs>, reason: Option<FinishRea
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
         FinishReason::ToolCalls => "tool_calls",
-        // OpenAI has no such reason, and any of its own would pass a torn answer for a whole one.
-        FinishReason::Cancelled => "cancelled",
+        // OpenAI's word for an answer whose rest the server withholds: strict clients refuse others.
+        FinishReason::Cancelled => "content_filter",
     });
-    Choice { index: 0, content, logprobs, finish_reason }
+    let stop_reason = (reason == Some(FinishReason::Cancelled)).then_some("cancelled");
+    Choice { index: 0, content, logprobs, finish_reason, stop_reason }
 }
 
 impl Delta {

@@ -11,13 +11,15 @@ use uuid::Uuid;
 
 use super::messages::messages;
 use super::structure;
-use super::tools::{reasoning, tool_use};
-use crate::error::{Code, Error, Result};
-use crate::gateway::{GenerateRequest, ModelCard, Prompt};
+use crate::error::{Error, Result};
+use crate::gateway::{GenerateRequest, ModelCard, Prompt, Reasoning, ToolUse};
+use crate::sampling::SamplingParams;
 use crate::wire::Fields;
-use crate::wire::fields::{mismatch, shortened};
+use crate::wire::effort::{self, effort};
+use crate::wire::fields::{mismatch, shortened, unsupported};
+use crate::wire::tools::{self, Described};
 
-use super::sampling::sampling;
+use super::sampling::{logprobs, sampling};
 
 /// A name that always means the served model.
 const DEFAULT_MODEL: &str = "default";
@@ -118,7 +120,10 @@ fn request(
         include_usage: include_usage(fields, stream)?,
         generate: GenerateRequest {
             max_tokens: max_tokens(fields)?,
-            sampling: sampling(kind, fields, &card.sampling_defaults)?,
+            sampling: SamplingParams {
+                logprobs: logprobs(kind, fields)?,
+                ..sampling(fields, &card.sampling_defaults)?
+            },
             stop: stop_strings(fields)?,
             structure: structure::structure(fields)?,
             // Priority and client come by headers.
@@ -158,6 +163,30 @@ fn stop_strings(fields: &Fields<'_>) -> Result<Vec<String>> {
             .collect(),
         Some(other) => Err(mismatch("stop", "a string or an array of strings", other)),
     }
+}
+
+/// Reads `tools`, which chats describe one level down, `tool_choice` and `parallel_tool_calls`.
+fn tool_use(fields: &Fields<'_>) -> Result<ToolUse> {
+    let tools = tools::tools(fields, |entry| match entry.required_text("type")? {
+        "function" => {
+            let fields = entry.required_nested("function")?;
+            Ok(Some(Described { fields, schema: "parameters" }))
+        }
+        kind => Err(entry.unsupported_kind("type", "tools", kind)),
+    })?;
+    let choice = tools::choice(fields, &tools, |choice| choice.required_nested("function"))?;
+    let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+    Ok(ToolUse { tools, choice, parallel })
+}
+
+/// Reads `reasoning_effort`, and `enable_thinking` where it stands outside of `chat_template_kwargs`.
+fn reasoning(fields: &Fields<'_>) -> Result<Reasoning> {
+    let asked = effort(fields, "reasoning_effort", effort::OPENAI)?.unwrap_or_default();
+    let enabled = fields.boolean("enable_thinking")?;
+    Ok(match asked.enabled {
+        Some(false) => asked,
+        _ => Reasoning { enabled: enabled.or(asked.enabled), ..asked },
+    })
 }
 
 fn template_variables(fields: &Fields<'_>) -> Result<Map<String, Value>> {
@@ -222,6 +251,8 @@ const CHAT_REFUSALS: &[Refusal] = &[
     ("modalities", goes_beyond_text),
     ("prediction", is_filled),
     ("web_search_options", |_| true),
+    ("moderation", is_filled),
+    ("store", |store| *store == Value::Bool(true)),
     ("adapters", is_filled),
     ("draft_model", names_a_draft),
     ("role_mapping", is_filled),
@@ -250,18 +281,48 @@ fn check_choices(fields: &Fields<'_>) -> Result<()> {
 
 /// Fields that change nothing of the answer, but have a right form.
 fn check_ignored(fields: &Fields<'_>) -> Result<()> {
-    fields.text("user")?;
+    check_hints(fields)?;
+    metadata(fields)?;
+    fields.boolean("store")?;
     fields.integer("num_draft_tokens", 0..=i64::MAX)?;
+    check_verbosity(fields)
+}
+
+/// Texts by which OpenAI's servers tell users, prices and caches apart.
+///
+/// # Errors
+/// `InvalidRequest` when one is no text.
+pub(in crate::wire) fn check_hints(fields: &Fields<'_>) -> Result<()> {
+    let names =
+        ["user", "safety_identifier", "service_tier", "prompt_cache_key", "prompt_cache_retention"];
+    names.into_iter().try_for_each(|name| fields.text(name).map(drop))
+}
+
+/// How long an answer should be: a wish that open models were not taught.
+///
+/// # Errors
+/// `InvalidRequest` when it is none of OpenAI's words.
+pub(in crate::wire) fn check_verbosity(fields: &Fields<'_>) -> Result<()> {
+    match fields.text("verbosity")? {
+        None | Some("low" | "medium" | "high") => Ok(()),
+        Some(_) => Err(fields.unexpected("verbosity", "`low`, `medium` or `high`")),
+    }
+}
+
+/// The `metadata` of a request: texts by names.
+///
+/// # Errors
+/// `InvalidRequest` when it is anything else.
+pub(in crate::wire) fn metadata(fields: &Fields<'_>) -> Result<Map<String, Value>> {
     let Some(metadata) = fields.nested("metadata")? else {
-        return Ok(());
+        return Ok(Map::new());
     };
-    for (key, value) in metadata.object() {
-        if !value.is_string() {
-            let path = metadata.path_of(&shortened(key));
-            return Err(mismatch(&path, "a string", value));
+    for (name, value) in metadata.object() {
+        if !value.is_string() && !value.is_null() {
+            return Err(mismatch(&metadata.path_of(&shortened(name)), "a string", value));
         }
     }
-    Ok(())
+    Ok(metadata.object().clone())
 }
 
 fn is_filled(value: &Value) -> bool {
@@ -295,16 +356,13 @@ fn not_supported(name: &str) -> Error {
     unsupported(name, format!("`{name}` is not supported by this server"))
 }
 
-pub(super) fn unsupported(param: &str, message: String) -> Error {
-    Error::new(Code::Unsupported, message).with_param(param)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
+    use crate::error::Code;
     use crate::gateway::script::card;
 
     const NAMES: &[&str] = &[

@@ -19,9 +19,8 @@ const FINITE_F32: f64 = f32::MAX as f64;
 /// Digits of a token id at most.
 const ID_DIGITS_MAX: usize = 10;
 
-/// Reads them over `defaults`.
+/// Reads how tokens are picked over `defaults`. What is told of them is each dialect's own to ask.
 pub(in crate::wire) fn sampling(
-    kind: ReplyKind,
     fields: &Fields<'_>,
     defaults: &SamplingParams,
 ) -> Result<SamplingParams> {
@@ -50,7 +49,7 @@ pub(in crate::wire) fn sampling(
     Ok(SamplingParams {
         seed: seed(fields)?.or(defaults.seed),
         logit_bias: logit_bias(fields)?,
-        logprobs: logprobs(kind, fields)?,
+        logprobs: None,
         ..overrides.over(defaults)
     })
 }
@@ -101,7 +100,7 @@ fn logit_bias(fields: &Fields<'_>) -> Result<Arc<[(u32, f32)]>> {
 /// How many alternatives are told beside each token, if anything is. OpenAI's chats say it by a boolean and
 /// `top_logprobs`, its completions by one number; mlx-lm's requests of both kinds say it as chats do, and
 /// -1 where they do not.
-fn logprobs(kind: ReplyKind, fields: &Fields<'_>) -> Result<Option<u32>> {
+pub(super) fn logprobs(kind: ReplyKind, fields: &Fields<'_>) -> Result<Option<u32>> {
     let most = TOP_LOGPROBS_MAX as i64;
     let top = fields.integer("top_logprobs", -1..=most)?.unwrap_or(-1);
     match (kind, fields.get("logprobs")) {

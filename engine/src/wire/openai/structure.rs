@@ -1,8 +1,9 @@
 //! What the answer must look like: OpenAI's `response_format`, and the names that vLLM gives to the rest
 //! (`structured_outputs`, and the older `guided_*`).
 //!
-//! A schema is held strictly, also when a request does not say so; with `strict: false` the keywords that
-//! cannot be enforced are left out instead of refused.
+//! A schema that is `strict` is held to the letter, or refused by the keyword that cannot be. Without that,
+//! which is OpenAI's default, what cannot be held is left out of it. vLLM's names know no such word, and mean
+//! what they say.
 
 use serde_json::Value;
 
@@ -55,7 +56,7 @@ fn json_schema(format: &Fields<'_>) -> Result<Structure> {
     format.required("json_schema")?;
     let path = format.path_of("json_schema");
     let named = Fields::at(path, format.required("json_schema")?)?;
-    let strict = named.boolean("strict")?.unwrap_or(true);
+    let strict = named.boolean("strict")?.unwrap_or(false);
     named.required("schema")?;
     schema(&named, "schema", strict)
 }
@@ -172,7 +173,7 @@ mod tests {
         check(&json!({"response_format": {"type": "text"}}), None, "");
         let object = json!({"response_format": {"type": "json_object"}});
         check(&object, Some(Constraint::JsonObject), "response_format");
-        check(&format(json!({"name": "x", "schema": own})), schema(true), path);
+        check(&format(json!({"name": "x", "schema": own})), schema(false), path);
         check(&format(json!({"schema": own, "strict": true})), schema(true), path);
         check(&format(json!({"schema": own, "strict": false})), schema(false), path);
         check(&json!({"guided_json": own}), schema(true), "guided_json");

@@ -1,12 +1,22 @@
-//! Input items as messages of a chat.
+//! Input items as a conversation.
 
 use serde_json::Value;
 
-use super::request::{Past, unsupported};
+use super::request::Past;
 use crate::error::{Error, Result};
 use crate::wire::Fields;
+use crate::wire::contents::{Kind, texts};
 use crate::wire::conversation::Conversation;
 use crate::wire::fields::{mismatch, shortened};
+
+/// Parts of a tool's result.
+const TEXTS: &[Kind] = &[("input_text", "text"), ("output_text", "text"), ("text", "text")];
+/// Parts of a message.
+const SAID: &[Kind] =
+    &[("input_text", "text"), ("output_text", "text"), ("text", "text"), ("refusal", "refusal")];
+/// Parts of thinking, and of its summary.
+const THOUGHT: &[Kind] = &[("reasoning_text", "text"), ("text", "text")];
+const SUMMARY: &[Kind] = &[("summary_text", "text")];
 
 /// Adds `input`, a text or items, to `conversation`.
 pub(super) fn add(
@@ -45,19 +55,19 @@ fn item(
         ("message", _) => message(conversation, fields),
         ("reasoning", _) => reasoning(conversation, fields),
         ("function_call", _) => {
-            let (id, name) = (text(fields, "call_id")?, text(fields, "name")?);
-            let arguments = text(fields, "arguments")?;
-            let parsed = serde_json::from_str(arguments).ok().filter(Value::is_object);
-            conversation.call(id, name, parsed.unwrap_or_else(|| Value::from(arguments)));
+            let (id, name) = (fields.required_text("call_id")?, fields.required_text("name")?);
+            fields.required_text("arguments")?;
+            conversation.call(Some(id), name, fields.required("arguments")?);
             Ok(())
         }
         ("function_call_output", _) => {
-            let result = output(fields)?;
-            conversation.result(text(fields, "call_id")?, &result);
+            fields.required("output")?;
+            let result = texts(fields, "output", TEXTS)?.unwrap_or_default();
+            conversation.result(fields.required_text("call_id")?, &result.join("\n"));
             Ok(())
         }
         ("item_reference", Some(past)) => {
-            let id = text(fields, "id")?;
+            let id = fields.required_text("id")?;
             let path = fields.path_of("id");
             let found = past.item(id).ok_or_else(|| {
                 let id = shortened(id);
@@ -65,32 +75,21 @@ fn item(
             })?;
             item(conversation, &Fields::at(path, &found)?, None)
         }
-        _ => {
-            let (path, kind) = (fields.path_of("type"), shortened(kind));
-            let message = format!("`{path}`: items of the type `{kind}` are not supported");
-            Err(unsupported(&path, message))
-        }
+        _ => Err(fields.unsupported_kind("type", "items", kind)),
     }
 }
 
 fn message(conversation: &mut Conversation, fields: &Fields<'_>) -> Result<()> {
-    fields.required("role")?;
-    let role = match fields.text("role")?.unwrap_or_default() {
+    let role = match fields.required_text("role")? {
         "developer" => "system",
         role @ ("user" | "assistant" | "system") => role,
         _ => {
             let expected = "one of `user`, `assistant`, `system`, `developer`";
-            return Err(mismatch(&fields.path_of("role"), expected, &fields.object()["role"]));
+            return Err(fields.unexpected("role", expected));
         }
     };
-    let path = fields.path_of("content");
-    let content = match fields.required("content")? {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => {
-            texts(&path, parts, &["input_text", "output_text", "text", "refusal"])?.concat()
-        }
-        other => return Err(mismatch(&path, "a string or an array of parts", other)),
-    };
+    fields.required("content")?;
+    let content = texts(fields, "content", SAID)?.unwrap_or_default().concat();
     match role {
         "assistant" => conversation.answer(&content),
         _ => conversation.say(role, &content),
@@ -100,51 +99,11 @@ fn message(conversation: &mut Conversation, fields: &Fields<'_>) -> Result<()> {
 
 /// Thinking that came from here; what others have encrypted is for them.
 fn reasoning(conversation: &mut Conversation, fields: &Fields<'_>) -> Result<()> {
-    let mut all = Vec::new();
-    for (name, kinds) in
-        [("content", &["reasoning_text", "text"][..]), ("summary", &["summary_text"][..])]
-    {
-        let parts = fields.array(name)?.unwrap_or_default();
-        if all.is_empty() {
-            all = texts(&fields.path_of(name), parts, kinds)?;
-        }
-    }
-    if !all.is_empty() {
-        conversation.think(&all.join("\n"));
+    let thought = texts(fields, "content", THOUGHT)?.unwrap_or_default();
+    let summary = texts(fields, "summary", SUMMARY)?.unwrap_or_default();
+    let told = if thought.is_empty() { summary } else { thought };
+    if !told.is_empty() {
+        conversation.think(&told.join("\n"));
     }
     Ok(())
-}
-
-fn output(fields: &Fields<'_>) -> Result<String> {
-    let path = fields.path_of("output");
-    match fields.required("output")? {
-        Value::String(text) => Ok(text.clone()),
-        Value::Array(parts) => {
-            Ok(texts(&path, parts, &["input_text", "output_text", "text"])?.join("\n"))
-        }
-        other => Err(mismatch(&path, "a string or an array of parts", other)),
-    }
-}
-
-/// The texts of parts that must all be of one of `kinds`.
-fn texts<'a>(path: &str, parts: &'a [Value], kinds: &[&str]) -> Result<Vec<&'a str>> {
-    let read = |(index, part): (usize, &'a Value)| {
-        let part = Fields::at(format!("{path}[{index}]"), part)?;
-        match text(&part, "type")? {
-            "refusal" if kinds.contains(&"refusal") => text(&part, "refusal"),
-            kind if kinds.contains(&kind) => text(&part, "text"),
-            kind => {
-                let (path, kind) = (part.path_of("type"), shortened(kind));
-                let message =
-                    format!("`{path}`: parts of the type `{kind}` are not supported here");
-                Err(unsupported(&path, message))
-            }
-        }
-    };
-    parts.iter().enumerate().map(read).collect()
-}
-
-fn text<'a>(fields: &Fields<'a>, name: &str) -> Result<&'a str> {
-    fields.required(name)?;
-    Ok(fields.text(name)?.unwrap_or_default())
 }

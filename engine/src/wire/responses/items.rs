@@ -2,6 +2,9 @@
 
 use serde::Serialize;
 
+use crate::gateway::LogprobEntry;
+use crate::wire::openai::ChatEntry;
+
 /// One item of a response's output.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -55,8 +58,19 @@ pub enum Status {
     Incomplete,
 }
 
+/// What is known of one token.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct TokenEntry(ChatEntry);
+
+impl From<&LogprobEntry> for TokenEntry {
+    fn from(entry: &LogprobEntry) -> Self {
+        Self(ChatEntry::from(entry).with_bytes())
+    }
+}
+
 /// A part of an item's content.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Part {
     /// Text of a message.
@@ -65,8 +79,8 @@ pub enum Part {
         text: String,
         /// Always empty.
         annotations: [(); 0],
-        /// Always empty.
-        logprobs: [(); 0],
+        /// What is known of its tokens, if that was asked for.
+        logprobs: Vec<TokenEntry>,
     },
     /// Text of a reasoning.
     ReasoningText {
@@ -123,6 +137,15 @@ impl Item {
         Some(())
     }
 
+    /// Adds what is known of tokens of its text, where that has a place.
+    pub(super) fn append_logprobs(&mut self, entries: &[TokenEntry]) {
+        if let Self::Message { content, .. } = self
+            && let Some(Part::OutputText { logprobs, .. }) = content.first_mut()
+        {
+            logprobs.extend_from_slice(entries);
+        }
+    }
+
     /// The same without content.
     pub(super) fn bare(&self) -> Self {
         let mut bare = self.clone();
@@ -136,11 +159,18 @@ impl Item {
 
 impl Part {
     pub(super) fn output_text() -> Self {
-        Self::OutputText { text: String::new(), annotations: [], logprobs: [] }
+        Self::OutputText { text: String::new(), annotations: [], logprobs: Vec::new() }
     }
 
     pub(super) fn reasoning_text() -> Self {
         Self::ReasoningText { text: String::new() }
+    }
+
+    pub(super) fn logprobs(&self) -> &[TokenEntry] {
+        match self {
+            Self::OutputText { logprobs, .. } => logprobs,
+            Self::ReasoningText { .. } => &[],
+        }
     }
 
     pub(super) fn text(&self) -> &str {

@@ -11,10 +11,10 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::items::{Item, Part, Status};
+use super::items::{Item, Part, Status, TokenEntry};
 use super::request::{Echo, new_id};
 use crate::error::{Code, Error};
-use crate::gateway::{FinishReason, Usage};
+use crate::gateway::{FinishReason, LogprobEntry, Usage};
 use crate::output::{AnswerPart, FoldedAnswer};
 use crate::wire::conversation::Conversation;
 use crate::wire::timings::Timings;
@@ -48,6 +48,9 @@ struct Failure {
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Cut {
     reason: &'static str,
+    /// In words of ours, where OpenAI's say less.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    explanation: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -96,6 +99,8 @@ pub struct ResponseTeller {
     open: bool,
     /// The number of the next event.
     sequence: u64,
+    /// What is known of tokens whose text is still to come.
+    entries: Vec<TokenEntry>,
     /// What was said, for the conversation that goes on.
     answer: FoldedAnswer,
 }
@@ -123,7 +128,8 @@ impl ResponseTeller {
             echo,
             timings: None,
         };
-        Self { response, open: false, sequence: 0, answer: FoldedAnswer::default() }
+        let (entries, answer) = (Vec::new(), FoldedAnswer::default());
+        Self { response, open: false, sequence: 0, entries, answer }
     }
 
     /// The response as it is by now.
@@ -142,9 +148,7 @@ impl ResponseTeller {
             conversation.answer(text);
         }
         for call in calls.iter().filter(|call| call.ended) {
-            let arguments = serde_json::from_str(&call.arguments);
-            let arguments = arguments.unwrap_or_else(|_| Value::from(call.arguments.as_str()));
-            conversation.call(&call.id, &call.name, arguments);
+            conversation.call(Some(&call.id), &call.name, &call.arguments.as_str().into());
         }
         conversation.into_messages()
     }
@@ -221,7 +225,9 @@ impl ResponseTeller {
             body["content_index"] = Value::from(0);
         }
         if matches!(item, Item::Message { .. }) {
-            body["logprobs"] = json!([]);
+            let entries = std::mem::take(&mut self.entries);
+            item.append_logprobs(&entries);
+            body["logprobs"] = json!(entries);
         }
         Some(Event { kind, body })
     }
@@ -260,7 +266,7 @@ impl ResponseTeller {
             events.push(Event { kind: "response.content_part.done", body: ended });
         }
         match &item {
-            Item::Message { .. } => done["logprobs"] = json!([]),
+            Item::Message { .. } => done["logprobs"] = json!(item.part().map(Part::logprobs)),
             Item::FunctionCall { name, .. } => done["name"] = Value::from(name.as_str()),
             Item::Reasoning { .. } => {}
         }
@@ -276,13 +282,15 @@ impl ResponseTeller {
         let (status, cut) = match ending.reason {
             FinishReason::Stop | FinishReason::ToolCalls => ("completed", None),
             FinishReason::Length => ("incomplete", Some("max_output_tokens")),
-            // OpenAI has no such reason; any of its own would pass a torn answer for a whole one.
-            FinishReason::Cancelled => ("incomplete", Some("cancelled")),
+            // OpenAI's word for an answer whose rest the server withholds: strict clients refuse others.
+            FinishReason::Cancelled => ("incomplete", Some("content_filter")),
         };
+        let cancelled = ending.reason == FinishReason::Cancelled;
+        let explanation = cancelled.then_some("the request was cancelled");
         let whole = if cut.is_none() { Status::Completed } else { Status::Incomplete };
         let events = self.close_unfinished(whole);
         self.response.status = status;
-        self.response.incomplete_details = cut.map(|reason| Cut { reason });
+        self.response.incomplete_details = cut.map(|reason| Cut { reason, explanation });
         self.response.usage = Some(UsageCounts::from(&ending.usage));
         self.response.timings = Some(Timings::from(&ending.usage));
         events
@@ -320,6 +328,10 @@ impl Teller for ResponseTeller {
     fn tell(&mut self, part: AnswerPart) -> Vec<Frame> {
         let events = self.part(part);
         self.frames(events)
+    }
+
+    fn logprobs(&mut self, entries: Vec<LogprobEntry>) {
+        self.entries.extend(entries.iter().filter(|entry| entry.visible).map(TokenEntry::from));
     }
 
     fn ending(&mut self, ending: &Ending) -> Vec<Frame> {

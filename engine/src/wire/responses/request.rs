@@ -1,21 +1,21 @@
 //! From a JSON body to a request that the engine can check against its model.
 
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::input;
-use crate::error::{Code, Error, Result};
-use crate::gateway::{
-    GenerateRequest, ModelCard, Prompt, Reasoning, ReasoningEffort, Structure, ToolChoice, ToolUse,
-};
+use crate::error::{Error, Result};
+use crate::gateway::{GenerateRequest, ModelCard, Prompt, Reasoning, Structure, ToolUse};
 use crate::grammar::Constraint;
-use crate::output::Tool;
+use crate::limits::TOP_LOGPROBS_MAX;
+use crate::sampling::SamplingParams;
 use crate::wire::conversation::Conversation;
-use crate::wire::fields::{mismatch, shortened};
+use crate::wire::effort::{self, effort};
+use crate::wire::fields::{mismatch, shortened, unsupported};
+use crate::wire::tools::Described;
 use crate::wire::{Fields, openai, tools};
 
 /// What earlier responses left.
@@ -51,7 +51,7 @@ pub struct Echo {
     instructions: Option<String>,
     max_output_tokens: Option<i64>,
     max_tool_calls: Option<i64>,
-    metadata: Value,
+    metadata: Map<String, Value>,
     parallel_tool_calls: bool,
     previous_response_id: Option<String>,
     prompt_cache_key: Option<String>,
@@ -64,7 +64,7 @@ pub struct Echo {
     text: Value,
     tool_choice: Value,
     tools: Value,
-    top_logprobs: u8,
+    top_logprobs: i64,
     top_p: f32,
     truncation: &'static str,
     user: Option<String>,
@@ -84,9 +84,14 @@ pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<Respo
     let fields = Fields::of_body(body)?;
     openai::check_model(&fields, card)?;
     refuse(&fields)?;
+    openai::check_hints(&fields)?;
     let structure = text_format(&fields)?;
     let thinking = thinking(&fields)?;
-    let sampling = openai::sampling(openai::ReplyKind::Chat, &fields, &card.sampling_defaults)?;
+    let top_logprobs = fields.integer("top_logprobs", 0..=TOP_LOGPROBS_MAX as i64)?.unwrap_or(0);
+    let sampling = SamplingParams {
+        logprobs: logprobs(&fields, top_logprobs)?,
+        ..openai::sampling(&fields, &card.sampling_defaults)?
+    };
     let (tools, warnings) = tool_use(&fields)?;
     let conversation = conversation(&fields, past)?;
     let max_output_tokens = fields.integer("max_output_tokens", 1..=i64::MAX)?;
@@ -95,7 +100,7 @@ pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<Respo
         instructions: owned("instructions")?,
         max_output_tokens,
         max_tool_calls: fields.integer("max_tool_calls", 1..=i64::MAX)?,
-        metadata: metadata(&fields)?,
+        metadata: openai::metadata(&fields)?,
         parallel_tool_calls: tools.parallel,
         previous_response_id: owned("previous_response_id")?,
         prompt_cache_key: owned("prompt_cache_key")?,
@@ -107,7 +112,7 @@ pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<Respo
         text: text_echo(&fields),
         tool_choice: echoed(&fields, "tool_choice", json!("auto")),
         tools: echoed(&fields, "tools", json!([])),
-        top_logprobs: 0,
+        top_logprobs,
         top_p: sampling.top_p,
         truncation: "disabled",
         user: owned("user")?,
@@ -128,10 +133,6 @@ pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<Respo
 /// A new id of the kind `prefix`.
 pub(super) fn new_id(prefix: &str) -> String {
     format!("{prefix}_{}", Uuid::new_v4().simple())
-}
-
-pub(super) fn unsupported(param: &str, message: String) -> Error {
-    Error::new(Code::Unsupported, message).with_param(param)
 }
 
 fn conversation(fields: &Fields<'_>, past: &dyn Past) -> Result<Vec<Value>> {
@@ -164,19 +165,6 @@ fn text_echo(fields: &Fields<'_>) -> Value {
     text
 }
 
-fn metadata(fields: &Fields<'_>) -> Result<Value> {
-    let metadata = fields.nested("metadata")?;
-    let Some(metadata) = metadata else {
-        return Ok(json!({}));
-    };
-    for (name, value) in metadata.object() {
-        if !value.is_string() && !value.is_null() {
-            return Err(mismatch(&metadata.path_of(&shortened(name)), "a string", value));
-        }
-    }
-    Ok(Value::Object(metadata.object().clone()))
-}
-
 // --- what is known and not supported ---
 
 fn refuse(fields: &Fields<'_>) -> Result<()> {
@@ -193,25 +181,24 @@ fn refuse(fields: &Fields<'_>) -> Result<()> {
                     "`truncation` is always `disabled` here: nothing is left out silently";
                 return Err(unsupported("truncation", message.to_owned()));
             }
-            _ => {
-                let given = &fields.object()["truncation"];
-                return Err(mismatch("truncation", "`disabled` or `auto`", given));
-            }
-        }
-    }
-    if fields.integer("top_logprobs", 0..=20)?.is_some_and(|count| count > 0) {
-        return Err(unsupported("top_logprobs", "`top_logprobs` is not supported".to_owned()));
-    }
-    let include = fields.array("include")?.unwrap_or_default();
-    for (index, item) in include.iter().enumerate() {
-        let path = format!("include[{index}]");
-        let wanted = item.as_str().ok_or_else(|| mismatch(&path, "a string", item))?;
-        if wanted == "message.output_text.logprobs" {
-            return Err(unsupported(&path, format!("`{path}`: `{wanted}` is not supported")));
+            _ => return Err(fields.unexpected("truncation", "`disabled` or `auto`")),
         }
     }
     fields.nested("stream_options")?;
     Ok(())
+}
+
+/// How many alternatives are told beside each token of a text, if anything is: `include` asks for it, and
+/// so does a number of alternatives.
+fn logprobs(fields: &Fields<'_>, top: i64) -> Result<Option<u32>> {
+    let mut included = false;
+    for (index, item) in fields.array("include")?.unwrap_or_default().iter().enumerate() {
+        let path = format!("include[{index}]");
+        let wanted = item.as_str().ok_or_else(|| mismatch(&path, "a string", item))?;
+        // The rest are parts of items that do not occur here, or are there anyway.
+        included |= wanted == "message.output_text.logprobs";
+    }
+    Ok(u32::try_from(top).ok().filter(|top| included || *top > 0))
 }
 
 /// What the text must look like, unless it is plain text.
@@ -219,30 +206,21 @@ fn text_format(fields: &Fields<'_>) -> Result<Option<Structure>> {
     let Some(text) = fields.nested("text")? else {
         return Ok(None);
     };
-    if let Some(verbosity) = text.text("verbosity")?
-        && !["low", "medium", "high"].contains(&verbosity)
-    {
-        let given = &text.object()["verbosity"];
-        return Err(mismatch("text.verbosity", "`low`, `medium` or `high`", given));
-    }
+    openai::check_verbosity(&text)?;
     let Some(format) = text.nested("format")? else {
         return Ok(None);
     };
-    format.required("type")?;
-    match format.text("type")?.unwrap_or_default() {
+    match format.required_text("type")? {
         "text" => Ok(None),
         "json_object" => {
             let param = "text.format".to_owned();
             Ok(Some(Structure { constraint: Constraint::JsonObject, param }))
         }
         "json_schema" => {
-            let strict = format.boolean("strict")?.unwrap_or(true);
+            let strict = format.boolean("strict")?.unwrap_or(false);
             openai::schema(&format, "schema", strict).map(Some)
         }
-        _ => {
-            let expected = "`text`, `json_object` or `json_schema`";
-            Err(mismatch("text.format.type", expected, &format.object()["type"]))
-        }
+        _ => Err(format.unexpected("type", "`text`, `json_object` or `json_schema`")),
     }
 }
 
@@ -260,32 +238,12 @@ fn thinking(fields: &Fields<'_>) -> Result<Thinking> {
     };
     let summary = asked.text("summary")?;
     if summary.is_some_and(|summary| !["auto", "concise", "detailed", "none"].contains(&summary)) {
-        let given = &asked.object()["summary"];
-        return Err(mismatch("reasoning.summary", "`auto`, `concise` or `detailed`", given));
+        return Err(asked.unexpected("summary", "`auto`, `concise` or `detailed`"));
     }
-    let name = asked.text("effort")?;
-    let reasoning = name.map(|name| {
-        effort(name).ok_or_else(|| {
-            let expected = "one of `none`, `minimal`, `low`, `medium`, `high`, `xhigh`";
-            mismatch("reasoning.effort", expected, &asked.object()["effort"])
-        })
-    });
-    let owned = |text: &str| text.to_owned();
-    let echo = EchoedReasoning { effort: name.map(owned), summary: summary.map(owned) };
-    Ok(Thinking { reasoning: reasoning.transpose()?.unwrap_or_default(), echo })
-}
-
-fn effort(name: &str) -> Option<Reasoning> {
-    let effort = match name {
-        "none" => return Some(Reasoning { enabled: Some(false), effort: None }),
-        "minimal" => ReasoningEffort::Minimal,
-        "low" => ReasoningEffort::Low,
-        "medium" => ReasoningEffort::Medium,
-        "high" => ReasoningEffort::High,
-        "xhigh" => ReasoningEffort::ExtraHigh,
-        _ => return None,
-    };
-    Some(Reasoning { enabled: Some(true), effort: Some(effort) })
+    let reasoning = effort(&asked, "effort", effort::OPENAI)?.unwrap_or_default();
+    let owned = |name| Ok::<_, Error>(asked.text(name)?.map(str::to_owned));
+    let echo = EchoedReasoning { effort: owned("effort")?, summary: owned("summary")? };
+    Ok(Thinking { reasoning, echo })
 }
 
 // --- tools ---
@@ -304,51 +262,17 @@ const HOSTED_TOOLS: [&str; 8] = [
 ];
 
 fn tool_use(fields: &Fields<'_>) -> Result<(ToolUse, Vec<String>)> {
-    let (mut read, mut warnings) = (Vec::new(), Vec::new());
-    for (index, item) in fields.array("tools")?.unwrap_or_default().iter().enumerate() {
-        let item = Fields::at(format!("tools[{index}]"), item)?;
-        item.required("type")?;
-        let kind = item.text("type")?.unwrap_or_default();
-        if kind == "function" {
-            tools::add(&mut read, tools::tool(&item, "parameters")?, &item)?;
-            continue;
+    let mut warnings = Vec::new();
+    let tools = tools::tools(fields, |entry| match entry.required_text("type")? {
+        "function" => Ok(Some(Described { fields: entry, schema: "parameters" })),
+        kind if HOSTED_TOOLS.iter().any(|hosted| kind.starts_with(hosted)) => {
+            let (path, kind) = (entry.path_of("type"), shortened(kind));
+            warnings.push(format!("{path}: {kind} is left out, nothing here runs it"));
+            Ok(None)
         }
-        let hosted = HOSTED_TOOLS.iter().any(|hosted| kind.starts_with(hosted));
-        let (path, kind) = (item.path_of("type"), shortened(kind));
-        if !hosted {
-            let message = format!("`{path}`: tools of the type `{kind}` are not supported");
-            return Err(unsupported(&path, message));
-        }
-        warnings.push(format!("{path}: {kind} is left out, nothing here runs it"));
-    }
-    let tools: Arc<[Tool]> = read.into();
-    let choice = tool_choice(fields, &tools)?;
+        kind => Err(entry.unsupported_kind("type", "tools", kind)),
+    })?;
+    let choice = tools::choice(fields, &tools, Ok)?;
     let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
     Ok((ToolUse { tools, choice, parallel }, warnings))
-}
-
-fn tool_choice(fields: &Fields<'_>, given: &[Tool]) -> Result<ToolChoice> {
-    const EXPECTED: &str = "`none`, `auto`, `required` or a function";
-    let choice = match fields.get("tool_choice") {
-        None => return Ok(ToolChoice::Auto),
-        Some(value @ Value::String(word)) => {
-            return match word.as_str() {
-                "none" => Ok(ToolChoice::None),
-                "auto" => Ok(ToolChoice::Auto),
-                "required" => tools::required(given),
-                _ => Err(mismatch("tool_choice", EXPECTED, value)),
-            };
-        }
-        Some(value @ Value::Object(_)) => Fields::at("tool_choice", value)?,
-        Some(other) => return Err(mismatch("tool_choice", EXPECTED, other)),
-    };
-    choice.required("type")?;
-    match choice.text("type")?.unwrap_or_default() {
-        "function" => tools::named(given, &choice),
-        kind => {
-            let kind = shortened(kind);
-            let message = format!("`tool_choice` of the type `{kind}` is not supported");
-            Err(unsupported("tool_choice", message))
-        }
-    }
 }

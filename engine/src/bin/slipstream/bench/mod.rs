@@ -1,22 +1,27 @@
-//! `slipstream bench`: what the scheduler does with a model, as it serves, without HTTP.
+//! `slipstream bench`: what the scheduler does with a model, as it serves, mostly without HTTP.
 //!
 //! - `decode` ([`decode`]): speed of each batch size, and what its steps cost the host.
 //! - `lanes` ([`lanes`]): one row in the continuous lane against one in the serial lane.
 //! - `joins` ([`joins`]): how long a joining row holds up the ones that decode.
 //! - `grammar` ([`grammar`]): what a token mask takes, and a step of rows with grammars.
+//! - `serving` ([`serving`]): what HTTP costs beyond the engine, on a scripted model.
 
 mod decode;
 mod grammar;
 mod joins;
 mod lanes;
 mod rig;
+mod serving;
 
 use serde_json::{Map, Value, json};
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::tokenizer::Tokenizer;
 
 use self::rig::Rig;
+use self::serving::Load;
 use crate::load::ModelArguments;
+
+pub(crate) use self::serving::client::{Arguments as ClientArguments, run as run_clients};
 
 /// What `slipstream bench` takes.
 #[derive(Debug, clap::Args)]
@@ -41,6 +46,9 @@ pub(crate) struct Arguments {
     /// Tokens that each row generates.
     #[arg(long, default_value_t = 64)]
     tokens: usize,
+    /// Ask as little as shows that serving works: its figures then mean nothing.
+    #[arg(long, hide = true)]
+    smoke: bool,
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
@@ -57,6 +65,8 @@ enum Figure {
     Joins,
     /// What a token mask takes, and a step of rows with grammars.
     Grammar,
+    /// What HTTP costs beyond the engine; the model gives its tokenizer alone.
+    Serving,
 }
 
 /// What one figure came to.
@@ -70,12 +80,24 @@ struct Outcome {
 /// Measures what was asked for and prints it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     check(arguments)?;
-    let rows_max = arguments.rows_max();
-    let mut rig = Rig::load(&arguments.model, rows_max, arguments.prompt_tokens)?;
-    let figures = arguments.figures.iter();
-    let outcomes: Result<Vec<Outcome>> =
-        figures.map(|figure| figure.measure(&mut rig, arguments)).collect();
-    report(&rig, &outcomes?, arguments.json);
+    let serving = arguments.figures.contains(&Figure::Serving).then(|| {
+        let load = if arguments.smoke { Load::SMOKE } else { Load::WHOLE };
+        serving::measure(&arguments.model.model, load)
+    });
+    // It comes first: then no weights lie beside it.
+    let mut outcomes: Vec<Outcome> = serving.into_iter().collect::<Result<_>>()?;
+    let figures = arguments.figures.iter().filter(|figure| **figure != Figure::Serving);
+    let mut figures = figures.peekable();
+    let mut kv_scheme = None;
+    if figures.peek().is_some() {
+        let rows_max = arguments.rows_max();
+        let mut rig = Rig::load(&arguments.model, rows_max, arguments.prompt_tokens)?;
+        for figure in figures {
+            outcomes.extend(figure.measure(&mut rig, arguments)?);
+        }
+        kv_scheme = Some(rig.kv_scheme);
+    }
+    report(kv_scheme, &outcomes, arguments.json);
     Ok(())
 }
 
@@ -94,7 +116,7 @@ impl Arguments {
     fn rows_max(&self) -> usize {
         let rows = self.figures.iter().map(|figure| match figure {
             Figure::Decode | Figure::Grammar => self.batch.iter().copied().max().unwrap_or(1),
-            Figure::Lanes => 1,
+            Figure::Lanes | Figure::Serving => 1,
             Figure::Joins => self.beside.iter().copied().max().unwrap_or(1) + 1,
         });
         rows.max().unwrap_or(1)
@@ -102,8 +124,10 @@ impl Arguments {
 }
 
 impl Figure {
-    fn measure(self, rig: &mut Rig, arguments: &Arguments) -> Result<Outcome> {
-        match self {
+    /// `None` for what needs no model.
+    fn measure(self, rig: &mut Rig, arguments: &Arguments) -> Result<Option<Outcome>> {
+        let outcome = match self {
+            Self::Serving => return Ok(None),
             Self::Decode => decode::measure(rig, &arguments.batch, arguments.tokens),
             Self::Lanes => lanes::measure(rig, arguments.repeats, arguments.tokens),
             Self::Joins => joins::measure(rig, &arguments.beside, arguments.repeats),
@@ -112,18 +136,22 @@ impl Figure {
                 let Arguments { repeats, batch, tokens, .. } = arguments;
                 grammar::measure(rig, &tokenizer, *repeats, batch, *tokens)
             }
-        }
+        };
+        outcome.map(Some)
     }
 }
 
-fn report(rig: &Rig, outcomes: &[Outcome], as_json: bool) {
+fn report(kv_scheme: Option<String>, outcomes: &[Outcome], as_json: bool) {
     if as_json {
-        let mut whole = Map::from_iter([("kv_scheme".to_owned(), json!(rig.kv_scheme))]);
+        let mut whole = Map::new();
+        whole.extend(kv_scheme.map(|scheme| ("kv_scheme".to_owned(), json!(scheme))));
         whole.extend(outcomes.iter().map(|it| (it.name.to_owned(), it.json.clone())));
         println!("{}", Value::Object(whole));
         return;
     }
-    println!("KV scheme {}", rig.kv_scheme);
+    if let Some(scheme) = kv_scheme {
+        println!("KV scheme {scheme}");
+    }
     for outcome in outcomes {
         println!("\n{}", outcome.table);
     }

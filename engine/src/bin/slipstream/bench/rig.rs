@@ -8,7 +8,8 @@ use slipstream_engine::grammar::Grammar;
 use slipstream_engine::mlx::Device;
 use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::scheduler::{
-    Board, EventReceiver, Lane, MlxExecutor, Priority, RowEvent, RowSpec, Scheduler, event_channel,
+    Board, EventReceiver, Lane, MlxExecutor, Priority, Purpose, RowEvent, RowSpec, Scheduler,
+    event_channel,
 };
 
 use crate::load::ModelArguments;
@@ -74,11 +75,13 @@ impl Rig {
             lane_reasons: [].into(),
             priority: Priority::Interactive,
             prompt: (0..self.prompt_tokens).map(|index| token(index) as u32).collect(),
+            boundaries: Vec::new(),
             max_tokens,
             kv_bytes: 0,
             stop_tokens: [].into(),
             sampling: SamplingParams::default(),
             grammar,
+            purpose: Purpose::Answer,
         };
         self.scheduler.submit(spec, sender);
         receiver
@@ -126,7 +129,7 @@ impl Heard {
             match event {
                 RowEvent::Prefilled { prefill_ms, .. } => heard.prefill_ms = prefill_ms,
                 RowEvent::Token(sampled) => heard.tokens.push(sampled.token),
-                RowEvent::Finished { .. } => {}
+                RowEvent::Finished { .. } | RowEvent::Vector(_) => {}
                 RowEvent::Failed(error) => return Err(error),
             }
         }

@@ -243,13 +243,13 @@ mod tests {
                 index.insert(id, entry.clone());
                 naive.0.push((id, entry));
             }
-            2 if naive.0.len() > 20 => {
+            2 | 3 if naive.0.len() > 20 => {
                 let id = held.unwrap();
                 let place = naive.0.iter().position(|(other, _)| *other == id).unwrap();
                 assert_eq!(index.remove(id), Some(naive.0.swap_remove(place).1));
                 assert_eq!(index.remove(id), None);
             }
-            3 => {
+            4 => {
                 let touched = held.is_some_and(|id| index.touch(id, now));
                 assert_eq!(touched, held.is_some());
                 let entry = naive.0.iter_mut().find(|(id, _)| Some(*id) == held);

@@ -8,9 +8,7 @@
 //!     tensor   bytes | zeros                            as often as the json has tensors
 //!     trailer  checksum u128 of each tensor | file bytes u64 | checksum u128 | "whole\r\n\0"
 //!
-//! Checksums are XXH3-128 with a seed made of the entry's id and the number of the section, so a section
-//! that belongs elsewhere does not pass. The header's own field is left out of its checksum, and the
-//! trailer's covers that field too, which ties both ends of a file to each other.
+//! Checksums are XXH3-128 with a seed made of the entry's id, so a section that belongs elsewhere does not pass, nor a file under another name. The header's own field is left out of its checksum.
 
 use std::fmt;
 use std::str::FromStr;
@@ -34,9 +32,6 @@ pub(super) const PRELUDE_BYTES: usize = 48;
 const CHECKSUM_BYTES: usize = 16;
 const CHECKSUM_OFFSET: usize = PRELUDE_BYTES - CHECKSUM_BYTES;
 const TRAILER_FIXED_BYTES: u64 = 8 + CHECKSUM_BYTES as u64 + 8;
-const HEADER_SECTION: u64 = 0;
-const FIRST_TENSOR_SECTION: u64 = 1;
-const TRAILER_SECTION: u64 = u64::MAX;
 
 /// Names an entry for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,11 +44,6 @@ impl DiskId {
 
     /// Sorts before every other.
     pub(super) const LEAST: Self = Self(Uuid::nil());
-
-    /// Where the checksum of a section of this entry's file starts from.
-    fn seed(self, section: u64) -> u64 {
-        xxh3_64(self.0.as_bytes()).wrapping_add(section)
-    }
 }
 
 impl fmt::Display for DiskId {
@@ -76,13 +66,9 @@ impl FromStr for DiskId {
 pub(super) struct Checksum(Xxh3);
 
 impl Checksum {
-    /// Of the tensor with this index.
-    pub(super) fn of_tensor(id: DiskId, index: usize) -> Self {
-        Self::of_section(id, FIRST_TENSOR_SECTION + index as u64)
-    }
-
-    fn of_section(id: DiskId, section: u64) -> Self {
-        Self(Xxh3::with_seed(id.seed(section)))
+    /// Of a section of the file of the entry `id`.
+    pub(super) fn of(id: DiskId) -> Self {
+        Self(Xxh3::with_seed(xxh3_64(id.0.as_bytes())))
     }
 
     pub(super) fn update(&mut self, bytes: &[u8]) {
@@ -108,7 +94,7 @@ pub(super) struct Layout {
 impl Layout {
     /// The layout of a file for `manifest`; errors name what is too large.
     pub(super) fn of_manifest(manifest: &Manifest, identity: &str) -> Result<Self> {
-        let json = description_json(manifest, identity, DiskId::LEAST, Duration::ZERO)?;
+        let json = description_json(manifest, identity, Duration::ZERO)?;
         Self::of_json(&json, manifest)
     }
 
@@ -156,7 +142,6 @@ fn header_bytes(json_bytes: u64, tokens: u64) -> Option<u64> {
 #[derive(Serialize, Deserialize)]
 struct Description {
     identity: String,
-    id: String,
     /// Fixed in width, so that the size of a file is known before the time is.
     created_at_micros: String,
     can_trim: bool,
@@ -164,16 +149,10 @@ struct Description {
     tensors: Vec<TensorSpec>,
 }
 
-fn description_json(
-    manifest: &Manifest,
-    identity: &str,
-    id: DiskId,
-    created_at: Duration,
-) -> Result<Vec<u8>> {
+fn description_json(manifest: &Manifest, identity: &str, created_at: Duration) -> Result<Vec<u8>> {
     let micros = u64::try_from(created_at.as_micros()).unwrap_or(u64::MAX);
     let description = Description {
         identity: identity.to_owned(),
-        id: id.to_string(),
         created_at_micros: format!("{micros:020}"),
         can_trim: manifest.can_trim,
         state: manifest.state.clone(),
@@ -193,15 +172,12 @@ pub(super) struct Header {
     pub created_at: Duration,
     pub manifest: Manifest,
     pub layout: Layout,
-    /// The header's own, for the trailer to repeat.
-    pub checksum: u128,
 }
 
 /// A header as it is written.
 pub(super) struct EncodedHeader {
     /// Its bytes, the zeros included.
     pub bytes: Vec<u8>,
-    pub checksum: u128,
     pub layout: Layout,
 }
 
@@ -212,7 +188,7 @@ pub(super) fn encode_header(
     id: DiskId,
     created_at: Duration,
 ) -> Result<EncodedHeader> {
-    let json = description_json(manifest, identity, id, created_at)?;
+    let json = description_json(manifest, identity, created_at)?;
     let layout = Layout::of_json(&json, manifest)?;
     let size = layout.header_bytes as usize;
     let mut bytes = Vec::with_capacity(size);
@@ -227,11 +203,11 @@ pub(super) fn encode_header(
     bytes.resize(size, 0);
     let checksum = header_checksum(id, &bytes);
     bytes[CHECKSUM_OFFSET..PRELUDE_BYTES].copy_from_slice(&checksum.to_le_bytes());
-    Ok(EncodedHeader { bytes, checksum, layout })
+    Ok(EncodedHeader { bytes, layout })
 }
 
 fn header_checksum(id: DiskId, bytes: &[u8]) -> u128 {
-    let mut checksum = Checksum::of_section(id, HEADER_SECTION);
+    let mut checksum = Checksum::of(id);
     checksum.update(&bytes[..CHECKSUM_OFFSET]);
     checksum.update(&bytes[PRELUDE_BYTES..]);
     checksum.value()
@@ -248,8 +224,6 @@ pub(super) enum Damage {
     Header(&'static str),
     #[error("it belongs to another model or setting")]
     OtherIdentity,
-    #[error("it is not the entry that its name says")]
-    OtherEntry,
     #[error("it has {found} bytes instead of {expected}")]
     Length { found: u64, expected: u64 },
     #[error("tensor {0} does not match its checksum")]
@@ -284,9 +258,6 @@ pub(super) fn decode_header(bytes: &[u8], id: DiskId, file_bytes: u64) -> Result
     let (json, rest) = bytes[PRELUDE_BYTES..].split_at(json_bytes as usize);
     let unreadable = Damage::Header("cannot be read");
     let description: Description = serde_json::from_slice(json).map_err(|_| unreadable.clone())?;
-    if description.id != id.to_string() {
-        return Err(Damage::OtherEntry);
-    }
     let micros: u64 = description.created_at_micros.parse().map_err(|_| unreadable.clone())?;
     let layout = Layout::new(json_bytes, tokens, &description.tensors).ok_or(unreadable)?;
     if layout.file_bytes != file_bytes {
@@ -299,7 +270,7 @@ pub(super) fn decode_header(bytes: &[u8], id: DiskId, file_bytes: u64) -> Result
         tensors: description.tensors,
     };
     let created_at = Duration::from_micros(micros);
-    Ok(Header { id, identity: description.identity, created_at, manifest, layout, checksum })
+    Ok(Header { id, identity: description.identity, created_at, manifest, layout })
 }
 
 fn token(bytes: &[u8]) -> u32 {
@@ -315,15 +286,10 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 /// The bytes of a trailer.
-pub(super) fn encode_trailer(
-    id: DiskId,
-    header: u128,
-    tensors: &[u128],
-    file_bytes: u64,
-) -> Vec<u8> {
+pub(super) fn encode_trailer(id: DiskId, tensors: &[u128], file_bytes: u64) -> Vec<u8> {
     let mut bytes: Vec<u8> = tensors.iter().flat_map(|checksum| checksum.to_le_bytes()).collect();
     bytes.extend(file_bytes.to_le_bytes());
-    let checksum = trailer_checksum(id, header, &bytes);
+    let checksum = trailer_checksum(id, &bytes);
     bytes.extend(checksum.to_le_bytes());
     bytes.extend(END_MAGIC);
     bytes
@@ -334,13 +300,12 @@ pub(super) fn decode_trailer(bytes: &[u8], header: &Header) -> Result<Vec<u128>,
     let sums = header.manifest.tensors.len() * CHECKSUM_BYTES;
     let checksums = bytes[..sums].chunks_exact(CHECKSUM_BYTES);
     let checksums: Vec<u128> = checksums.map(|sum| u128::from_le_bytes(array(sum, 0))).collect();
-    let expected = encode_trailer(header.id, header.checksum, &checksums, header.layout.file_bytes);
+    let expected = encode_trailer(header.id, &checksums, header.layout.file_bytes);
     if bytes == expected { Ok(checksums) } else { Err(Damage::Trailer) }
 }
 
-fn trailer_checksum(id: DiskId, header: u128, bytes: &[u8]) -> u128 {
-    let mut checksum = Checksum::of_section(id, TRAILER_SECTION);
-    checksum.update(&header.to_le_bytes());
+fn trailer_checksum(id: DiskId, bytes: &[u8]) -> u128 {
+    let mut checksum = Checksum::of(id);
     checksum.update(bytes);
     checksum.value()
 }

@@ -239,11 +239,11 @@ impl DiskTier {
     /// `Io` if it is gone or not what was written. It is not found again then.
     pub fn restore(&mut self, id: DiskId) -> Result<Reader> {
         self.settle();
-        let Some(entry) = self.index.get(id) else {
+        if self.index.get(id).is_none() {
             return Err(Error::new(Code::Io, format!("no cached prompt `{id}` is on disk")));
-        };
+        }
         let path = self.folder.entry_path(id);
-        let opened = Reader::open(path, id, self.folder.identity(), entry, &self.board);
+        let opened = Reader::open(path, id, self.folder.identity(), &self.board);
         match &opened {
             Ok(_) => self.touch(id),
             Err(_) => self.settle(),

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use super::board::{Board, Lost, Outcome};
 use super::format::{self, Checksum, Damage, DiskId, Header, PRELUDE_BYTES};
-use super::index::Entry;
 use super::{Manifest, Tensor};
 use crate::error::{Code, Error, Result};
 
@@ -66,10 +65,9 @@ impl Reader {
         path: PathBuf,
         id: DiskId,
         identity: &str,
-        entry: &Entry,
         board: &Arc<Board>,
     ) -> Result<Self> {
-        match open_checked(&path, id, identity, entry) {
+        match open_checked(&path, id, identity) {
             Ok((file, header, checksums)) => {
                 let board = Arc::clone(board);
                 Ok(Self { path, file, header, checksums, next: 0, board, failed: None })
@@ -114,7 +112,7 @@ impl Reader {
         let mut zeros = format::ZEROS;
         let zeros = &mut zeros[..format::padding(spec.bytes)];
         self.file.read_exact(zeros)?;
-        let mut checksum = Checksum::of_tensor(self.header.id, self.next);
+        let mut checksum = Checksum::of(self.header.id);
         checksum.update(&bytes);
         checksum.update(zeros);
         if bytes.len() as u64 != spec.bytes || checksum.value() != self.checksums[self.next] {
@@ -129,13 +127,9 @@ fn open_checked(
     path: &Path,
     id: DiskId,
     identity: &str,
-    entry: &Entry,
 ) -> Result<(File, Header, Vec<u128>), Unreadable> {
     let mut file = File::open(path)?;
     let header = read_header(&mut file, id, identity)?;
-    if *header.manifest.tokens != *entry.tokens {
-        return Err(Damage::OtherEntry.into());
-    }
     let tensors = header.manifest.tensors.len();
     let mut trailer = vec![0; format::trailer_bytes(tensors) as usize];
     file.seek(SeekFrom::Start(header.layout.trailer_start))?;

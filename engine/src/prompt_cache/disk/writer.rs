@@ -25,7 +25,6 @@ struct Draft {
     file: Box<dyn NewFile>,
     path: PathBuf,
     layout: Layout,
-    header_checksum: u128,
     checksums: Vec<u128>,
     written_bytes: u64,
     created_at: Duration,
@@ -124,7 +123,6 @@ impl Writer {
             file,
             path,
             layout: header.layout,
-            header_checksum: header.checksum,
             checksums: Vec::with_capacity(manifest.tensors.len()),
             written_bytes: 0,
             created_at,
@@ -165,7 +163,7 @@ impl Writer {
             return Ok(());
         };
         let zeros = &format::ZEROS[..format::padding(bytes.len() as u64)];
-        let mut checksum = Checksum::of_tensor(id, draft.checksums.len());
+        let mut checksum = Checksum::of(id);
         checksum.update(bytes);
         checksum.update(zeros);
         draft.checksums.push(checksum.value());
@@ -179,8 +177,7 @@ impl Writer {
             return Ok(());
         };
         let file_bytes = draft.layout.file_bytes;
-        let trailer =
-            format::encode_trailer(id, draft.header_checksum, &draft.checksums, file_bytes);
+        let trailer = format::encode_trailer(id, &draft.checksums, file_bytes);
         draft.write(&trailer)?;
         draft.file.set_used_at(draft.created_at)?;
         draft.file.sync()?;

@@ -38,8 +38,8 @@ fn content(tokens: &[u32]) -> (Manifest, Vec<Tensor>) {
     let mut random = StdRng::seed_from_u64(seed);
     let tensors: Vec<Tensor> = (0..3)
         .map(|_| {
-            let bytes: Vec<u8> =
-                (0..random.random_range(0..40_000)).map(|_| random.random()).collect();
+            let mut bytes = vec![0; random.random_range(0..40_000)];
+            random.fill(&mut bytes[..]);
             Tensor { dtype: "uint8".to_owned(), shape: vec![bytes.len()], bytes }
         })
         .collect();

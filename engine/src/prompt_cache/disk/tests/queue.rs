@@ -42,6 +42,19 @@ fn entries_are_handed_over_while_the_disk_is_stuck_until_the_queue_is_full() {
 }
 
 #[test]
+fn what_waits_is_of_this_day_already() {
+    let folder = tempfile::tempdir().unwrap();
+    let day_limit_bytes = Some(file_bytes(&[0, 7]) + file_bytes(&[1, 7]));
+    let (mut tier, gate) = stuck(&DiskConfig { day_limit_bytes, ..config(folder.path()) });
+    assert!(save(&mut tier, &[0, 7]).is_some() && save(&mut tier, &[1, 7]).is_some());
+    assert_eq!(tier.stats().written_bytes, 0);
+    assert!(save(&mut tier, &[2, 7]).is_none());
+    drop(gate);
+    assert!(tier.flush(PATIENCE));
+    assert_eq!((tier.stats().saved, tier.stats().failed), (2, 0));
+}
+
+#[test]
 fn an_entry_larger_than_the_queue_comes_as_the_disk_takes_it() {
     let folder = tempfile::tempdir().unwrap();
     let (_, tensors) = content(&[0, 7]);

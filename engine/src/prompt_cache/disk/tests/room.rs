@@ -88,6 +88,29 @@ fn an_entry_larger_than_the_folder_may_be_evicts_nothing() {
 }
 
 #[test]
+fn what_is_being_written_is_never_evicted_and_keeps_its_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (file_bytes(&[0, 7]), file_bytes(&[1, 7]));
+    let max_bytes = first + second - 1;
+    let mut tier = open(&DiskConfig { max_bytes, ..config(folder.path()) }, &Clock::manual());
+    let (manifest, tensors) = content(&[0, 7]);
+    let mut saving = tier.save(manifest).unwrap().unwrap();
+    let id = saving.id();
+    assert!(tier.flush(PATIENCE));
+    save(&mut tier, &[1, 7]).expect("the engine thread does not look at files");
+    assert!(tier.flush(PATIENCE));
+    assert_eq!((tier.stats().failed, tier.stats().read_only), (1, None));
+    tensors.into_iter().for_each(|tensor| saving.tensor(tensor).unwrap());
+    saving.finish().unwrap();
+    assert!(tier.flush(PATIENCE));
+    check_entry(&mut tier, id);
+    // Now that it is whole it may go.
+    store(&mut tier, &[1, 7]);
+    assert!(!tier.contains(id));
+    check_all(&mut tier);
+}
+
+#[test]
 fn a_cap_that_was_lowered_holds_when_the_folder_is_opened() {
     let folder = tempfile::tempdir().unwrap();
     let (config, clock) = (config(folder.path()), Clock::manual());
@@ -113,6 +136,8 @@ struct Model {
     tiers: [DiskTier; 2],
     /// By last use: whose the entry is, its name and its tokens.
     entries: BTreeMap<Duration, (usize, DiskId, Vec<u32>)>,
+    /// Bytes of the file of `[token, 7]`, by token.
+    sizes: Vec<u64>,
 }
 
 impl Model {
@@ -121,11 +146,12 @@ impl Model {
         clock.advance(DAY);
         let tiers = [IDENTITY, OTHER]
             .map(|identity| DiskTier::open(config.clone(), identity, clock.clone()).unwrap());
-        Self { config: config.clone(), clock, tiers, entries: BTreeMap::new() }
+        let sizes = (0..12).map(|token| file_bytes(&[token, 7])).collect();
+        Self { config: config.clone(), clock, tiers, entries: BTreeMap::new(), sizes }
     }
 
     fn bytes(&self) -> u64 {
-        self.entries.values().map(|(_, _, tokens)| file_bytes(tokens)).sum()
+        self.entries.values().map(|(_, _, tokens)| self.sizes[tokens[0] as usize]).sum()
     }
 
     fn save(&mut self, owner: usize, tokens: Vec<u32>) {
@@ -141,7 +167,7 @@ impl Model {
                 assert!(!self.tiers[owner].contains(id));
             }
             (None, Some(id)) => {
-                while self.bytes() + file_bytes(&tokens) > self.config.max_bytes {
+                while self.bytes() + self.sizes[tokens[0] as usize] > self.config.max_bytes {
                     self.entries.pop_first();
                 }
                 self.entries.insert(now, (owner, id, tokens));

@@ -9,7 +9,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 /// A file that is being written. It is locked for as long as it is open.
 pub(super) trait NewFile: Send + fmt::Debug {
-    /// Appends all of `bytes`.
+    /// Has the file be of `bytes` bytes, none of which are written.
+    fn set_length(&mut self, bytes: u64) -> io::Result<()>;
+    /// Writes all of `bytes`, after what was written before.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Makes what was written durable.
     fn sync(&mut self) -> io::Result<()>;
@@ -76,6 +78,10 @@ impl Files for MachineFiles {
 }
 
 impl NewFile for File {
+    fn set_length(&mut self, bytes: u64) -> io::Result<()> {
+        self.set_len(bytes)
+    }
+
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.write_all(bytes)
     }

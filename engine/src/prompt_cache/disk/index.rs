@@ -101,11 +101,11 @@ impl Index {
 
     /// An entry of exactly these tokens.
     pub(super) fn with_tokens(&self, tokens: &[u32]) -> Option<DiskId> {
-        self.latest_of(hash(tokens), tokens)
+        self.one_of(hash(tokens), tokens)
     }
 
     /// The entry that spares most of `prompt`, if that is more than `longer_than` tokens; of those that
-    /// spare as much the one with fewest tokens, and of these the one used last.
+    /// spare as much the one with fewest tokens, and of these always the same one.
     pub(super) fn find(&self, prompt: &[u32], longer_than: usize) -> Option<Found> {
         let usable_max = prompt.len().checked_sub(1)?;
         let whole = self.longest_prefix(&prompt[..usable_max]);
@@ -126,7 +126,7 @@ impl Index {
             let length = index + 1;
             running = hash_step(running, *token);
             if lengths.next_if_eq(&length).is_some() {
-                let id = self.latest_of(running, &tokens[..length]);
+                let id = self.one_of(running, &tokens[..length]);
                 let found = |id| Found { id, usable_tokens: length, entry_tokens: length };
                 longest = id.map(found).or(longest);
             }
@@ -134,10 +134,10 @@ impl Index {
         longest
     }
 
-    /// Of the entries with these tokens and this hash the one used last.
-    fn latest_of(&self, hash: u64, tokens: &[u32]) -> Option<DiskId> {
+    /// One entry with these tokens and this hash, always the same.
+    fn one_of(&self, hash: u64, tokens: &[u32]) -> Option<DiskId> {
         let ids = self.by_hash.get(&hash)?.iter().copied();
-        ids.filter(|id| *self.entries[id].tokens == *tokens).max_by_key(|id| self.recency(*id))
+        ids.filter(|id| *self.entries[id].tokens == *tokens).min()
     }
 
     /// The trimmable entry that agrees longest with `prompt`.
@@ -150,9 +150,7 @@ impl Index {
         if usable_tokens == 0 {
             return None;
         }
-        let least = |entry: &&(Arc<[u32]>, DiskId)| {
-            (entry.0.len(), std::cmp::Reverse(self.recency(entry.1)))
-        };
+        let least = |entry: &&(Arc<[u32]>, DiskId)| (entry.0.len(), entry.1);
         let (tokens, id) = self.beginning_with(&prompt[..usable_tokens]).min_by_key(least)?;
         Some(Found { id: *id, usable_tokens, entry_tokens: tokens.len() })
     }
@@ -164,11 +162,6 @@ impl Index {
             Bound::Excluded((end.as_slice().into(), DiskId::LEAST))
         });
         self.trimmable.range((start, end))
-    }
-
-    /// Sorts entries by last use, and those used at once in a way that does not change.
-    fn recency(&self, id: DiskId) -> (Duration, DiskId) {
-        (self.entries[&id].used_at, id)
     }
 }
 
@@ -215,8 +208,7 @@ mod tests {
                 if agreed == entry.tokens.len() || entry.can_trim { agreed } else { 0 }
             };
             let better = |(id, entry): &&(DiskId, Entry)| {
-                let fewest = std::cmp::Reverse(entry.tokens.len());
-                (usable(entry), fewest, entry.used_at, *id)
+                (usable(entry), std::cmp::Reverse((entry.tokens.len(), *id)))
             };
             let (id, entry) = self.0.iter().max_by_key(better)?;
             let (usable_tokens, entry_tokens) = (usable(entry), entry.tokens.len());

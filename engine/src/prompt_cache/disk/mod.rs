@@ -24,11 +24,11 @@
 //!    needed, or when any of its bytes turns out not to be what was written. It is never served then.
 //!
 //! Invariants: a file under its final name is whole, whenever the process ends. Files of the folder take
-//! at most `max_bytes`, those being written included, as long as one process writes at a time. Bytes
-//! written are in the account before they are written, and the account outlives the process. Once a
-//! write fails for want of room, nothing is written any more and what is there is still served.
-//! Several processes may use one folder: they share the account and the cap, and a file that one of them
-//! removed is a miss to the others.
+//! at most `max_bytes`, those being written included with all bytes that they will have. Bytes are in the
+//! account before they are written, and the account outlives the process. Once the disk fails a write, for
+//! want of room or otherwise, nothing is written any more, and what is there is still served. Several
+//! processes may use one folder: they share the account and the cap, and a file that one of them removed
+//! is a miss to the others.
 
 mod board;
 mod files;
@@ -227,7 +227,7 @@ impl DiskTier {
 
     /// The entry that spares most of `prompt`'s tokens, if it spares more than `longer_than`. At least one
     /// token is always left to run. At equal worth the entry with fewest tokens wins, because less is
-    /// read, and then the one used last. Asks the index only.
+    /// read. Asks the index only.
     pub fn find(&mut self, prompt: &[u32], longer_than: usize) -> Option<Found> {
         self.settle();
         self.index.find(prompt, longer_than)

@@ -28,6 +28,8 @@ struct Draft {
     checksums: Vec<u128>,
     written_bytes: u64,
     created_at: Duration,
+    /// The day on whose account its bytes are.
+    entered_on: Option<u64>,
 }
 
 /// Why an entry was not written.
@@ -36,7 +38,7 @@ enum Unwritten {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("{0}")]
-    Refused(String),
+    Refused(&'static str),
 }
 
 pub(super) struct Writer {
@@ -46,8 +48,6 @@ pub(super) struct Writer {
     clock: Clock,
     board: Arc<Board>,
     drafts: HashMap<DiskId, Draft>,
-    /// Of the drafts: the day on whose account they are, and their bytes.
-    accounts: HashMap<DiskId, (u64, u64)>,
 }
 
 impl Writer {
@@ -58,8 +58,8 @@ impl Writer {
         board: Arc<Board>,
     ) -> Self {
         let (max_bytes, day_limit_bytes) = (config.max_bytes, config.day_limit_bytes);
-        let (drafts, accounts) = (HashMap::new(), HashMap::new());
-        Self { folder, max_bytes, day_limit_bytes, clock, board, drafts, accounts }
+        let drafts = HashMap::new();
+        Self { folder, max_bytes, day_limit_bytes, clock, board, drafts }
     }
 
     pub(super) fn start(self) -> Result<JoinHandle<()>> {
@@ -110,51 +110,63 @@ impl Writer {
         created_at: Duration,
     ) -> Result<(), Unwritten> {
         if self.board.is_read_only() {
-            return Err(Unwritten::Refused("nothing is written any more".to_owned()));
+            return Err(Unwritten::Refused("nothing is written any more"));
         }
         let identity = self.folder.identity();
         let header = format::encode_header(manifest, identity, id, created_at)
-            .map_err(|error| Unwritten::Refused(error.to_string()))?;
+            .map_err(|_| Unwritten::Refused("it cannot be described"))?;
+        self.prepare(id, header.layout, created_at)?;
+        match self.drafts.get_mut(&id) {
+            Some(draft) => Ok(draft.write(&header.bytes)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Has the entry's bytes in the account and an empty file of all its bytes in the folder, so that
+    /// from now on every process counts them.
+    fn prepare(
+        &mut self,
+        id: DiskId,
+        layout: Layout,
+        created_at: Duration,
+    ) -> Result<(), Unwritten> {
         self.folder.create()?;
-        self.reserve(id, header.layout.file_bytes)?;
+        self.apply_chores();
+        let _lock = self.folder.lock()?;
+        let day = usage::day(self.clock.unix_time());
+        let mut usage = self.folder.usage().unwrap_or_else(|| self.board.usage());
+        if !usage.allows(layout.file_bytes, day, self.day_limit_bytes) {
+            self.board.set_usage(usage);
+            return Err(Unwritten::Refused("the bytes of this day are spent"));
+        }
+        self.make_room(layout.file_bytes)?;
         let path = self.folder.unfinished_path(id);
         let file = self.folder.files().create(&path)?;
         let draft = Draft {
             file,
             path,
-            layout: header.layout,
-            checksums: Vec::with_capacity(manifest.tensors.len()),
+            layout,
+            checksums: Vec::new(),
             written_bytes: 0,
             created_at,
+            entered_on: None,
         };
-        Ok(self.drafts.entry(id).insert_entry(draft).get_mut().write(&header.bytes)?)
+        let draft = self.drafts.entry(id).insert_entry(draft).into_mut();
+        draft.file.set_length(layout.file_bytes)?;
+        usage.enter(layout.file_bytes, day);
+        self.folder.store_usage(usage)?;
+        draft.entered_on = Some(day);
+        self.board.accounted(id, usage);
+        Ok(())
     }
 
-    /// Has `bytes` of disk for the entry and enters them into the account.
-    fn reserve(&mut self, id: DiskId, bytes: u64) -> Result<(), Unwritten> {
-        self.apply_chores();
-        let _lock = self.folder.lock()?;
-        let growth =
-            self.drafts.values().map(|draft| draft.layout.file_bytes - draft.written_bytes);
-        let room = self.folder.make_room(growth.sum::<u64>() + bytes, self.max_bytes)?;
+    fn make_room(&self, bytes: u64) -> Result<(), Unwritten> {
+        let room = self.folder.make_room(bytes, self.max_bytes)?;
         self.board.set_total(room.total);
         for id in room.evicted {
             self.board.report(Outcome::Lost { id, lost: Lost::Evicted });
         }
-        if !room.enough {
-            return Err(Unwritten::Refused("the folder has no room".to_owned()));
-        }
-        let day = usage::day(self.clock.unix_time());
-        let mut usage = self.folder.usage().unwrap_or_else(|| self.board.usage());
-        if !usage.allows(bytes, day, self.day_limit_bytes) {
-            self.board.set_usage(usage);
-            return Err(Unwritten::Refused("the bytes of this day are spent".to_owned()));
-        }
-        usage.enter(bytes, day);
-        self.folder.store_usage(usage)?;
-        self.accounts.insert(id, (day, bytes));
-        self.board.accounted(id, usage);
-        Ok(())
+        if room.enough { Ok(()) } else { Err(Unwritten::Refused("the folder has no room")) }
     }
 
     fn write_tensor(&mut self, id: DiskId, bytes: &[u8]) -> Result<(), Unwritten> {
@@ -183,7 +195,6 @@ impl Writer {
         draft.file.sync()?;
         self.folder.files().rename(&draft.path, &self.folder.entry_path(id))?;
         self.drafts.remove(&id);
-        self.accounts.remove(&id);
         self.folder.files().sync_folder(&self.folder.own_folder())?;
         self.board.report(Outcome::Saved { id });
         self.refresh_total();
@@ -215,14 +226,13 @@ impl Writer {
 
     /// Removes what there is of an entry that will not be finished, and corrects the account.
     fn lose(&mut self, id: DiskId, lost: Lost) {
-        let written = self.drafts.remove(&id).map_or(0, |draft| {
+        if let Some(draft) = self.drafts.remove(&id) {
             self.folder.remove(&draft.path);
-            draft.written_bytes
-        });
-        if let Some((day, bytes)) = self.accounts.remove(&id)
-            && let Err(error) = self.take_back(day, bytes - written)
-        {
-            tracing::debug!(%error, "the account of bytes written says too much");
+            let unwritten = draft.layout.file_bytes - draft.written_bytes;
+            let corrected = draft.entered_on.map_or(Ok(()), |day| self.take_back(day, unwritten));
+            if let Err(error) = corrected {
+                tracing::debug!(%error, "the account of bytes written says too much");
+            }
         }
         self.board.report(Outcome::Lost { id, lost });
         self.refresh_total();

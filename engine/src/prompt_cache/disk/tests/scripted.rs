@@ -13,6 +13,7 @@ use crate::prompt_cache::disk::files::{Files, MachineFiles, NewFile};
 pub(super) enum Kind {
     CreateFolder,
     Create,
+    SetLength,
     Write(usize),
     Sync,
     SetUsedAt,
@@ -114,6 +115,11 @@ impl Files for ScriptedFiles {
 }
 
 impl NewFile for ScriptedFile {
+    fn set_length(&mut self, bytes: u64) -> io::Result<()> {
+        self.files.ask(Kind::SetLength, &self.path, nothing)?;
+        self.file.set_length(bytes)
+    }
+
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Self { files, file, path } = self;
         let partly = |count: usize| file.write(&bytes[..count.min(bytes.len())]);

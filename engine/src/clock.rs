@@ -41,6 +41,18 @@ impl Clock {
         }
     }
 
+    /// The time since the Unix epoch, for what outlives the process. A manual clock counts as if it had
+    /// been made at the epoch; the machine's may be set, so this can go back.
+    #[allow(clippy::disallowed_methods)]
+    pub fn unix_time(&self) -> Duration {
+        match &self.0 {
+            Source::Monotonic { .. } => {
+                SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+            }
+            Source::Manual { .. } => self.now(),
+        }
+    }
+
     /// Moves a manual clock forward; a monotonic clock ignores it.
     pub fn advance(&self, by: Duration) {
         if let Source::Manual { micros } = &self.0 {

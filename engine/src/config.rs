@@ -35,8 +35,8 @@ pub struct SchedulerConfig {
     /// Bytes that the caches of ended rows may take (`--prompt-cache`), as far as live rows leave room for them
     /// in the KV budget; 0 keeps none.
     pub prompt_cache_bytes: u64,
-    /// Prompts with this many tokens left to run are kept at their boundaries, and ones of this length are copied
-    /// out of a batch at their end.
+    /// Prompts with this many tokens left to run are kept at their boundaries, ones of this length are copied out
+    /// of a batch at their end, and so many tokens the disk must spare to be read.
     pub kept_prompt_tokens_min: usize,
     /// Rows that may be live beyond `batch_rows_max`: one more is refused.
     pub waiting_rows_max: usize,

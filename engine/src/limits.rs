@@ -37,6 +37,36 @@ pub const KV_GRANULE_TOKENS: usize = 256;
 /// operations, each of which waits for the one before, and the device keeps about one and a half memories
 /// for it until it has run: 70 MB for 32 tokens of a layer of 32 heads of 128 by 128.
 pub const RECURRENCE_PIECE_TOKENS: usize = 32;
+/// The default of `--ssd-cache-max`: bytes of the prompts that a folder keeps.
+pub const DISK_CACHE_BYTES_DEFAULT: u64 = 16 << 30;
+/// Bytes that are written to a folder of prompts in a day, by default: 117 TB in five years, which is
+/// below what even a small laptop's drive is rated for.
+pub const DISK_DAY_BYTES_DEFAULT: u64 = 64 << 30;
+/// Bytes of tensors that may wait for the disk, by default.
+pub const DISK_QUEUE_BYTES_DEFAULT: u64 = 2 << 30;
+/// How long nobody may have used a kept prompt before it is written down, in milliseconds: between two turns of a
+/// busy conversation nothing is.
+pub const DISK_SETTLE_MS: u64 = 3_000;
+/// How much longer for each GiB of it: a long conversation is written whole each time, and its next turn soon makes
+/// that worth nothing.
+pub const DISK_SETTLE_GIBIBYTE_MS: u64 = 30_000;
+/// How long the engine rests while the disk is behind, in milliseconds.
+pub const DISK_PAUSE_MS: u64 = 50;
+/// How long a shutdown waits for prompts to be written down, in milliseconds.
+pub const DISK_FLUSH_MS: u64 = 10_000;
+/// While rows are live, so many times as long passes as the reading of a tensor took, before the next one.
+pub const DISK_READ_SHARE: u32 = 100;
+/// How long a tick reads from the disk for a row that restores, in milliseconds.
+pub const DISK_RESTORE_SLICE_MS: u64 = 20;
+/// Evicted prompts that wait to be written down at most.
+pub const DISK_SPILLED_MAX: usize = 4;
+/// Stored tokens that may be read for each token of a prompt that this spares: what is farther off is faster
+/// computed.
+pub const DISK_TOKENS_PER_SPARED_TOKEN: usize = 16;
+/// Where a tensor may start in a stored prompt: the pages of Apple's processors.
+pub const DISK_ALIGNMENT_BYTES: u64 = 16 << 10;
+/// Bytes of a stored prompt before its first tensor: its tokens and what describes it.
+pub const DISK_HEADER_BYTES_MAX: u64 = 64 << 20;
 /// Decode steps between two clearings of MLX's buffer cache.
 pub const CLEAR_CACHE_STEPS: u64 = 256;
 /// Clients whose requests are counted under their own names; those that come later share one.
@@ -94,8 +124,10 @@ pub const MASK_THREADS_MAX: usize = 4;
 /// Prompts from this length on are kept at their boundaries while they are read, and copied out of a batch at
 /// their end. What is shorter is read again sooner than it is kept.
 pub const KEPT_PROMPT_TOKENS_MIN: usize = 256;
-/// Tokens that are shown of a prompt and of a kept one where they part.
+/// Tokens that are shown of a prompt and of a kept one where they part, and as many before.
 pub const DIVERGENCE_TOKENS: usize = 12;
+/// First tokens by which a kept prompt is listed.
+pub const LISTED_TOKENS_MAX: usize = 64;
 /// How often the scheduler posts a snapshot while nothing but token counts changes.
 pub const SNAPSHOT_PERIOD_MS: u64 = 20;
 /// How long the engine may go without progress before it counts as stuck. One prompt chunk of a large

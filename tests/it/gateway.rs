@@ -306,6 +306,7 @@ fn card() -> ModelCard {
         capabilities: ModelCapabilities::default(),
         sampling_defaults: SamplingParams::default(),
         max_tokens_default: CONTEXT_TOKENS,
+        keeps_billing_line: false,
         kv: KvProfile { layers: vec![LayerBytes::Full { token_bytes: TOKEN_KV_BYTES }] },
     }
 }

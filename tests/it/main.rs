@@ -39,5 +39,7 @@ mod scheduling;
 mod serving;
 // Thousands of seeded runs of the scheduler against a naive model.
 mod simulation;
+// Prompts that outlive their process.
+mod stored_prompts;
 // House rules that neither the compiler nor clippy checks.
 mod tidy;

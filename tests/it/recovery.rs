@@ -7,7 +7,7 @@ use std::time::Duration;
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
 use slipstream_engine::error::{Code, Error};
-use slipstream_engine::gateway::{Health, RowThread, Rows};
+use slipstream_engine::gateway::{Health, Resources, RowThread, Rows};
 use slipstream_engine::limits;
 use slipstream_engine::mlx::thread::RebuildPause;
 use slipstream_engine::scheduler::RowSpec;
@@ -26,7 +26,7 @@ fn start(faults: Vec<(Call, u64, Fault)>) -> RowThread<ScriptedExecutor> {
         let faults = if first { faults.clone() } else { Vec::new() };
         let script = Script { faults, ..Script::default() };
         let executor = ScriptedExecutor::new(script, SharedJournal::default());
-        Ok((executor, SchedulerConfig::default()))
+        Ok(Resources { executor, config: SchedulerConfig::default(), disk: None })
     };
     RowThread::start(Clock::monotonic(), PAUSE, build).expect("the script can be built")
 }
@@ -131,7 +131,7 @@ fn health_follows_the_steps_of_live_rows_and_not_the_socket() {
         };
         let script = Script { interrupt: Some(Box::new(stuck_at)), ..Script::default() };
         let executor = ScriptedExecutor::new(script, SharedJournal::default());
-        Ok((executor, SchedulerConfig::default()))
+        Ok(Resources { executor, config: SchedulerConfig::default(), disk: None })
     };
     let engine = RowThread::start(clock.clone(), PAUSE, build).expect("the script can be built");
     clock.advance(stall);

@@ -458,7 +458,7 @@ fn slow_stage() -> Stage {
             STEP + Duration::from_micros((tokens * (1_000 + fed_tokens / 16)) as u64)
         }
         Call::Step => STEP,
-        Call::Open | Call::Join | Call::Flush | Call::Filter => Duration::ZERO,
+        Call::Open | Call::Restore | Call::Join | Call::Flush | Call::Filter => Duration::ZERO,
     };
     let pace = Some(Pace { clock: clock.clone(), cost: Box::new(cost) });
     let config = SchedulerConfig { max_gap: Some(MAX_GAP), ..config(8, 2048) };

@@ -521,7 +521,7 @@ fn random_pace(random: &mut Random, clock: &Clock) -> Pace {
             Duration::from_micros(micros as u64)
         }
         Call::Step => Duration::from_micros(call_micros as u64),
-        Call::Open | Call::Join | Call::Flush | Call::Filter => Duration::ZERO,
+        Call::Open | Call::Restore | Call::Join | Call::Flush | Call::Filter => Duration::ZERO,
     };
     Pace { clock: clock.clone(), cost: Box::new(cost) }
 }

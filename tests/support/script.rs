@@ -14,10 +14,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use std::time::Duration;
 
+use serde_json::Value;
 use slipstream_engine::clock::Clock;
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::grammar::{Grammar, Guide, Mask, Matcher, Outcome};
-use slipstream_engine::prompt_cache::Snapshot;
+use slipstream_engine::prompt_cache::disk::Tensor;
+use slipstream_engine::prompt_cache::{Snapshot, UnreadTensor, Written};
 use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::scheduler::{
     Answer as Standing, Executor, FinishReason, Lane, Priority, Purpose, RowSpec, Said, Sampled,
@@ -123,6 +125,7 @@ fn mask_of(matcher: &mut Matcher) -> Option<Mask> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     Open,
+    Restore,
     Prefill,
     FirstToken,
     Vector,
@@ -134,8 +137,9 @@ pub enum Call {
 
 impl Call {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Open,
+        Self::Restore,
         Self::Prefill,
         Self::FirstToken,
         Self::Vector,
@@ -268,6 +272,8 @@ pub struct Solo {
     first: Option<u32>,
     guide: Option<Guide>,
     lease: Lease,
+    /// Tokens of stored caches that came so far.
+    stored: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -368,7 +374,29 @@ impl Executor for ScriptedExecutor {
         let guide = spec.grammar.as_ref().map(|grammar| Guide::start(grammar, workers()));
         let mut lease = Lease::new(&self.journal);
         lease.hold(memory.kv_bytes());
-        Ok(Solo { spec: spec.clone(), memory, first: None, guide, lease })
+        Ok(Solo { spec: spec.clone(), memory, first: None, guide, lease, stored: Vec::new() })
+    }
+
+    fn restore(&mut self, solo: &mut Solo, tensor: Tensor) -> Result<()> {
+        assert_eq!(solo.memory.fed_tokens(), 0, "caches come back before anything is run");
+        self.call(Call::Restore, std::iter::once(&solo.spec.id))?;
+        solo.stored.extend(stored_tokens(&tensor.bytes));
+        self.take_time(Call::Restore, 0, solo.stored.len());
+        solo.lease.hold(solo.stored.len() as u64 * TOKEN_KV_BYTES);
+        Ok(())
+    }
+
+    fn restored(&mut self, solo: &mut Solo, state: &Value, surplus_tokens: usize) -> Result<Kept> {
+        let untrimmable = state.as_bool().expect("what `write_down` wrote");
+        let tokens = std::mem::take(&mut solo.stored);
+        assert!(surplus_tokens == 0 || !untrimmable, "a state was taken back");
+        let kept = Kept { tokens, untrimmable };
+        let own = &kept.tokens[..kept.tokens.len() - surplus_tokens];
+        assert!(solo.spec.prompt.starts_with(own), "another prompt's caches");
+        assert!(solo.spec.prompt.len() > own.len(), "nothing is left to run");
+        solo.memory.feed(own);
+        solo.lease.hold(solo.memory.kv_bytes());
+        Ok(kept)
     }
 
     fn keep(&self, solo: &Solo) -> Option<Kept> {
@@ -491,7 +519,7 @@ impl Executor for ScriptedExecutor {
     }
 
     fn solo_kv_bytes(&self, solo: &Solo) -> u64 {
-        solo.memory.kv_bytes()
+        solo.memory.kv_bytes() + solo.stored.len() as u64 * TOKEN_KV_BYTES
     }
 
     fn batch_kv_bytes(&self) -> u64 {
@@ -542,6 +570,31 @@ impl Snapshot for Kept {
         self.tokens.truncate(self.tokens.len() - tokens);
         Ok(())
     }
+
+    fn write_down(&self) -> Result<Written> {
+        let pieces = self.tokens.chunks(self.tokens.len().div_ceil(STORED_PIECES).max(1));
+        let tensors = pieces.map(|tokens| {
+            let bytes: Vec<u8> = tokens.iter().flat_map(|token| stored_bytes(*token)).collect();
+            let tensor = Tensor { dtype: "U32".to_owned(), shape: vec![tokens.len(), 4], bytes };
+            UnreadTensor { spec: tensor.spec(), read: Box::new(move || Ok(tensor)) }
+        });
+        Ok(Written { state: Value::from(self.untrimmable), tensors: tensors.collect() })
+    }
+}
+
+/// Tensors of a stored row at most.
+const STORED_PIECES: usize = 5;
+
+/// A token, in as many bytes as its caches take.
+fn stored_bytes(token: u32) -> [u8; TOKEN_KV_BYTES as usize] {
+    let mut bytes = [0; TOKEN_KV_BYTES as usize];
+    bytes[..4].copy_from_slice(&token.to_le_bytes());
+    bytes
+}
+
+fn stored_tokens(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    let tokens = bytes.chunks_exact(TOKEN_KV_BYTES as usize);
+    tokens.map(|token| u32::from_le_bytes([token[0], token[1], token[2], token[3]]))
 }
 
 impl Memory {

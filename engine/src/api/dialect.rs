@@ -6,7 +6,7 @@
 
 use axum::Json;
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use uuid::Uuid;
@@ -37,9 +37,16 @@ impl Dialect {
     }
 
     fn error(self, rejection: &Rejection, request_id: &str) -> Response {
+        let status = rejection.status();
         match self {
-            Self::OpenAi => Json(rejection.openai()).into_response(),
-            Self::Anthropic => Json(rejection.anthropic().of_request(request_id)).into_response(),
+            Self::OpenAi => (status, Json(rejection.openai())).into_response(),
+            Self::Anthropic => {
+                // Its clients know an overloaded server by a status of its own.
+                let overloaded = status == StatusCode::SERVICE_UNAVAILABLE;
+                let own = StatusCode::from_u16(529).ok().filter(|_| overloaded);
+                let body = rejection.anthropic().of_request(request_id);
+                (own.unwrap_or(status), Json(body)).into_response()
+            }
         }
     }
 }
@@ -53,7 +60,6 @@ pub(super) async fn speak(request: Request, next: Next) -> Response {
         let shown = id.to_str().unwrap_or_default();
         let (body, error) = (dialect.error(&rejection, shown), response);
         response = body;
-        *response.status_mut() = error.status();
         response.headers_mut().extend(error.headers().clone());
     }
     let headers = response.headers_mut();

@@ -26,6 +26,9 @@ pub struct ModelCard {
     pub sampling_defaults: SamplingParams,
     /// Tokens of an answer at most when a request does not say (`--max-tokens`).
     pub max_tokens_default: usize,
+    /// Whether the line about accounting in Claude Code's system prompts reaches the model
+    /// (`--keep-billing-line`).
+    pub keeps_billing_line: bool,
     /// What a row's caches cost.
     pub kv: KvProfile,
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use super::billing;
 use super::history::{Manners, describe_tools};
 use super::request::{GenerateRequest, Prompt, Reasoning, ReasoningEffort, ToolChoice};
 use crate::error::{Error, Result};
@@ -30,8 +31,12 @@ pub(super) struct Dialogue {
     control: ControlTokens,
     /// What earlier answers must not: they may hold the model's own markup.
     control_in_answers: ControlTokens,
+    /// The same where they begin reasoning that they do not end.
+    control_in_open_answers: ControlTokens,
     /// Special tokens that are text for the parser, without and with calls.
     shown: [Arc<[u32]>; 2],
+    /// Whether the line of [`billing`] stays in prompts.
+    keeps_billing_line: bool,
 }
 
 /// A prompt, ready to be run.
@@ -46,7 +51,7 @@ pub(super) struct Prepared {
 
 impl Dialogue {
     /// The dialogue of the model whose tokenizer this is.
-    pub(super) fn new(tokenizer: Tokenizer) -> Self {
+    pub(super) fn new(tokenizer: Tokenizer, keeps_billing_line: bool) -> Self {
         let format = answer_format(&tokenizer);
         let manners = tokenizer.chat_template().map(Manners::of);
         let markup = format.tokens(true);
@@ -62,10 +67,12 @@ impl Dialogue {
         Self {
             shown: [shown(false), shown(true)],
             control_in_answers: control.without(&markup).without(&[begin, end]),
+            control_in_open_answers: control.without(&markup).with(&[begin, end]),
             control,
             manners,
             format,
             tokenizer,
+            keeps_billing_line,
         }
     }
 
@@ -79,9 +86,13 @@ impl Dialogue {
             |tokens| Prepared { tokens, boundaries: Vec::new(), beginning: Beginning::Text };
         match &request.prompt {
             Prompt::Chat { messages } => {
-                let text = self.render(messages, request, true)?;
+                let messages = match self.keeps_billing_line {
+                    true => messages.into(),
+                    false => billing::without_line(messages),
+                };
+                let text = self.render(&messages, request, true)?;
                 let beginning = self.format.beginning(&text);
-                let ends = cut.then(|| self.part_ends(messages, request, &text));
+                let ends = cut.then(|| self.part_ends(&messages, request, &text));
                 let ends = ends.unwrap_or_default();
                 // A template writes its special tokens itself.
                 let (tokens, boundaries) = self.tokenizer.encode_with_marks(&text, false, &ends)?;
@@ -191,7 +202,13 @@ impl Dialogue {
         };
         let fields = fields.iter().map(|(name, value)| {
             let own = answer && name != "tool_calls";
-            let control = if own { &self.control_in_answers } else { &self.control };
+            let control = match value.as_str() {
+                _ if !own => &self.control,
+                Some(text) if self.format.leaves_reasoning_open(text) => {
+                    &self.control_in_open_answers
+                }
+                _ => &self.control_in_answers,
+            };
             (name.clone(), break_up(value, control))
         });
         Value::Object(fields.collect())

@@ -13,6 +13,7 @@ use crate::config::SchedulerConfig;
 use crate::error::Result;
 use crate::limits;
 use crate::mlx::thread::{EngineThread, RebuildPause, ThreadState};
+use crate::prompt_cache::disk::DiskTier;
 use crate::scheduler::{Board, EventSender, Executor, RowSpec, Scheduler};
 use crate::telemetry::Snapshot;
 
@@ -27,27 +28,41 @@ pub struct RowThread<E: Executor> {
     clock: Clock,
 }
 
+/// What runs on the thread.
+#[derive(Debug)]
+pub struct Resources<E> {
+    /// Runs the rows.
+    pub executor: E,
+    /// The settings that fit it: a budget depends on what the weights take.
+    pub config: SchedulerConfig,
+    /// Where prompts are kept that are to outlive the process.
+    pub disk: Option<DiskTier>,
+}
+
 impl<E: Executor + 'static> RowThread<E>
 where
     E::Solo: 'static,
 {
-    /// Starts the thread and returns once `build` made the executor on it, and the settings that fit
-    /// it: a budget depends on what the weights take. `build` runs again after each failure.
+    /// Starts the thread and returns once `build` made on it what it runs. `build` runs again after each failure.
     ///
     /// # Errors
     /// As [`EngineThread::start`].
     pub fn start(
         clock: Clock,
         pause: RebuildPause,
-        build: impl Fn() -> Result<(E, SchedulerConfig)> + Send + 'static,
+        build: impl Fn() -> Result<Resources<E>> + Send + 'static,
     ) -> Result<Self> {
         let board = Board::new();
         let (posts, time) = (board.clone(), clock.clone());
         let build_scheduler = move || {
             // Rows of a scheduler that failed are gone, even if no other follows.
             posts.bury_rows();
-            let (executor, config) = build()?;
-            Ok(Scheduler::new(config, executor, time.clone(), posts.clone()))
+            let Resources { executor, config, disk } = build()?;
+            let scheduler = Scheduler::new(config, executor, time.clone(), posts.clone());
+            Ok(match disk {
+                Some(disk) => scheduler.with_disk(disk),
+                None => scheduler,
+            })
         };
         let thread = EngineThread::start(clock.clone(), pause, build_scheduler)?;
         Ok(Self { thread, board, clock })

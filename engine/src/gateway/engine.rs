@@ -68,13 +68,15 @@ impl Engine {
         let live_max = scheduler.live_rows_max();
         card.sampling_defaults.xtc.exempt = never_dropped(&tokenizer, card.vocab_size);
         let grammars = Arc::new(Grammars::new(tokenizer.clone(), card.vocab_size));
+        let stop_tokens = tokenizer.stop_tokens();
+        let dialogue = Arc::new(Dialogue::new(tokenizer, card.keeps_billing_line));
         Self(Arc::new(Inner {
             meters: Meters::new(card.id.clone()),
             grammars,
             compilers: Semaphore::new(GRAMMAR_COMPILERS_MAX),
             card,
-            stop_tokens: tokenizer.stop_tokens(),
-            dialogue: Arc::new(Dialogue::new(tokenizer)),
+            stop_tokens,
+            dialogue,
             rows,
             scheduler,
             started: clock.now(),

@@ -18,7 +18,7 @@ use super::request::GenerateRequest;
 use crate::clock::{Clock, Time};
 use crate::error::{Code, Error, Result};
 use crate::output::{AnswerParser, AnswerPart, StopMatcher, TextEnd};
-use crate::prompt_cache::Divergence;
+use crate::prompt_cache::{Divergence, Reason};
 use crate::sampling::Sampled;
 use crate::scheduler::{self, EventReceiver, Lane, RowEvent, RowUsage};
 use crate::telemetry::RequestMeter;
@@ -99,6 +99,10 @@ pub struct Usage {
 pub struct CacheMiss {
     /// The index of the first token that differs.
     pub token_index: usize,
+    /// What kept the other one from serving more.
+    pub reason: Reason,
+    /// What both say before it, the end.
+    pub before: String,
     /// What the prompt says from there on, the beginning; nothing where it ends.
     pub prompt: String,
     /// What the kept one says.
@@ -235,8 +239,13 @@ impl Generation {
 
     fn told(&self, near: &Divergence) -> Result<CacheMiss> {
         let text = |tokens: &[u32]| self.tokenizer.decode_spelled(tokens);
-        let (prompt, kept) = (text(&near.prompt)?, text(&near.kept)?);
-        Ok(CacheMiss { token_index: near.index, prompt, kept })
+        Ok(CacheMiss {
+            token_index: near.index,
+            reason: near.reason,
+            before: text(&near.before)?,
+            prompt: text(&near.prompt)?,
+            kept: text(&near.kept)?,
+        })
     }
 
     fn take_token(&mut self, Sampled { token, logprobs }: Sampled) -> Result<()> {

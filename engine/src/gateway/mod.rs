@@ -8,6 +8,7 @@
 //! and finds stop strings in the visible text, off the engine thread. Dropping it
 //! cancels the row. A request for vectors ([`EmbedRequest`]) is rows too, which end with their prompts.
 
+mod billing;
 mod card;
 mod dialogue;
 mod driver;
@@ -29,7 +30,7 @@ mod tests;
 mod vectors;
 
 pub use card::{Embeddings, ModelCapabilities, ModelCard};
-pub use driver::RowThread;
+pub use driver::{Resources, RowThread};
 pub use embedding::EmbedRequest;
 pub use engine::{Engine, PLACEMENT_LOG};
 pub use generation::{AnswerEvent, CacheMiss, FinishReason, Generation, Usage};

@@ -587,7 +587,7 @@ mod tests {
         });
         std::fs::write(dir.path().join("tokenizer.json"), words.to_string()).unwrap();
         let prompt = Prompt::Chat { messages: vec![serde_json::json!({"role": "user"})] };
-        let dialogue = Dialogue::new(Tokenizer::load(dir.path()).unwrap());
+        let dialogue = Dialogue::new(Tokenizer::load(dir.path()).unwrap(), false);
         let error = dialogue.prepare(&GenerateRequest::new("r", prompt), false).unwrap_err();
         assert_eq!((error.code(), error.param()), (Code::InvalidRequest, Some("messages")));
         assert!(error.hint().is_some());

@@ -263,6 +263,7 @@ pub(crate) fn card() -> ModelCard {
         capabilities: ModelCapabilities::default(),
         sampling_defaults: SamplingParams::default(),
         max_tokens_default: 4096,
+        keeps_billing_line: false,
         kv: KvProfile { layers: vec![LayerBytes::Full { token_bytes: TOKEN_KV_BYTES }] },
     }
 }

@@ -110,7 +110,7 @@ fn check(keyword: &str, value: &Value, place: &str) -> Result<()> {
         let message =
             format!("the JSON schema uses `{keyword}`, which is not supported (at `{place}`)");
         return Err(Error::new(Code::Unsupported, message)
-            .with_hint("leave it out, or set `strict` to false to have it ignored"));
+            .with_hint("leave it out; where the API has `strict`, false has it ignored"));
     }
     match value.as_str().filter(|target| keyword == "$ref" && leads_away(target)) {
         Some(target) => {

@@ -3,7 +3,7 @@
 //! Arrays, models and caches never leave it. Closures go in as *jobs* over a bounded channel, and
 //! plain data comes out of them. What the thread owns is its *resident*: it is built on the thread,
 //! told to [`tick`](Resident::tick) between jobs for as long as it is busy, and dropped there. An
-//! idle thread blocks on the channel and costs nothing.
+//! idle thread blocks on the channel and costs nothing, a resting one until it is time for the next tick.
 //!
 //! Life of the thread:
 //! 1. [`EngineThread::start`] builds the resident and waits for that; an error ends it here.
@@ -12,8 +12,8 @@
 //!    it held (so that whoever waits for it finds its channel closed) and built again, with longer
 //!    and longer pauses in between while that does not succeed. Then 2 again; jobs that were still
 //!    queued run then.
-//! 4. [`EngineThread::shut_down`]: queued jobs run, ticks stop, the resident is dropped and the
-//!    thread joined.
+//! 4. [`EngineThread::shut_down`]: queued jobs run, ticks stop, the resident [retires](Resident::retire), is
+//!    dropped, and the thread joined.
 //!
 //! Nothing here knows MLX, so the thread is tested without it.
 
@@ -37,6 +37,9 @@ use crate::limits;
 pub trait Resident: 'static {
     /// Does one round of work.
     fn tick(&mut self) -> Activity;
+
+    /// Puts away what is to outlive it; it is dropped next. Not called after a panic.
+    fn retire(&mut self) {}
 }
 
 /// Whether a resident wants another tick without being asked.
@@ -44,6 +47,8 @@ pub trait Resident: 'static {
 pub enum Activity {
     /// It has more to do.
     Busy,
+    /// It has more to do after this long, unless a job comes first.
+    Resting(Duration),
     /// Only a job can give it something to do.
     Idle,
 }
@@ -287,6 +292,9 @@ impl<S: Resident, B: Fn() -> Result<S>> Worker<S, B> {
             resident = rebuilt;
             self.shared.set(ThreadState::Serving);
         }
+        if let Err(reason) = self.shared.attempt(|| resident.retire()) {
+            tracing::error!(reason, "the engine failed at its end");
+        }
         self.discard(resident);
         self.shared.set(ThreadState::Stopped);
     }
@@ -314,6 +322,14 @@ impl<S: Resident, B: Fn() -> Result<S>> Worker<S, B> {
             Activity::Idle => {
                 self.shared.rest();
                 self.queue.recv().map(Some).map_err(|_| Departure::ShutDown)
+            }
+            Activity::Resting(pause) => {
+                self.shared.rest();
+                match self.queue.recv_timeout(pause) {
+                    Ok(job) => Ok(Some(job)),
+                    Err(RecvTimeoutError::Timeout) => Ok(None),
+                    Err(RecvTimeoutError::Disconnected) => Err(Departure::ShutDown),
+                }
             }
             Activity::Busy => match self.queue.try_recv() {
                 Ok(job) => Ok(Some(job)),

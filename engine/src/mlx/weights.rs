@@ -264,7 +264,11 @@ fn read_part(part: &[(String, Array)]) -> Result<()> {
     Ok(())
 }
 
-fn shard_files(directory: &Path) -> Result<Vec<PathBuf>> {
+/// The files of weights of the checkpoint in `directory`, in the order of their names.
+///
+/// # Errors
+/// `BadModel` when there are none, or one that the index names is missing.
+pub fn shard_files(directory: &Path) -> Result<Vec<PathBuf>> {
     let index = directory.join(INDEX_FILE);
     if index.is_file() {
         return indexed_files(directory, &index);

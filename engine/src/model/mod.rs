@@ -7,6 +7,7 @@ pub mod arch;
 mod blocks;
 mod config;
 mod embed;
+mod fingerprint;
 mod loader;
 pub mod nn;
 mod registry;
@@ -17,6 +18,7 @@ pub use blocks::{
 };
 pub use config::{GENERATION, ModelConfig};
 pub use embed::{EmbedOptions, embed, text_vector};
+pub use fingerprint::fingerprint;
 pub use loader::{LoadOptions, Loaded, load, load_with_progress};
 pub use registry::{Family, Tower};
 pub use windows::{full_layers, layer_windows, layer_windows_or};

@@ -109,12 +109,13 @@ impl AnswerFormat {
         if let Some(messages) = self.messages {
             return beginning_of_message(messages, prompt);
         }
-        let Some(reasoning) = self.reasoning else {
-            return Beginning::Text;
-        };
-        let (begin, end) = reasoning.markers();
-        let opened = prompt.rfind(begin) > prompt.rfind(end);
-        if opened { Beginning::Reasoning } else { Beginning::Text }
+        if self.leaves_reasoning_open(prompt) { Beginning::Reasoning } else { Beginning::Text }
+    }
+
+    /// Whether `text` begins reasoning that it does not end.
+    pub fn leaves_reasoning_open(&self, text: &str) -> bool {
+        let markers = self.reasoning.map(ReasoningFormat::markers);
+        markers.is_some_and(|(begin, end)| text.rfind(begin) > text.rfind(end))
     }
 }
 

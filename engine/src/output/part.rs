@@ -34,6 +34,21 @@ pub enum AnswerPart {
     },
 }
 
+impl AnswerPart {
+    /// Puts `more` behind `parts`; neighbouring pieces of one kind become one.
+    pub fn join(parts: &mut Vec<Self>, more: Self) {
+        match (parts.last_mut(), more) {
+            (Some(Self::Reasoning(before)), Self::Reasoning(more))
+            | (Some(Self::Text(before)), Self::Text(more))
+            | (
+                Some(Self::ToolCallArguments { json: before, .. }),
+                Self::ToolCallArguments { json: more, .. },
+            ) => before.push_str(&more),
+            (_, more) => parts.push(more),
+        }
+    }
+}
+
 /// A whole answer: parts folded in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FoldedAnswer {

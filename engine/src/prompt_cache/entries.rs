@@ -1,233 +1,181 @@
-//! The entries, their order of use, and their bytes.
+//! What is stored: entries, and what is told of them.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::HashMap;
 
-use super::Snapshot;
-use super::trie::{EntryId, Lookup, Trie};
+use super::disk::DiskId;
+use super::recency::Stamp;
+use super::trie::NodeId;
 use crate::clock::Time;
-use crate::error::Result;
-use crate::limits::DIVERGENCE_TOKENS;
-use crate::telemetry::PromptCacheSnapshot;
 
-/// What an entry was kept at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Names an entry for as long as the cache lives; never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryId(pub u64);
+
+/// Where in a row's life its snapshot was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Origin {
-    /// The end of a part of a prompt.
+    /// At a boundary of the prompt, during prefill.
     Boundary,
-    /// The end of an answer.
+    /// When the row ended: prompt and answer.
     Finished,
 }
 
-/// Where a prompt parts from the kept tokens that are nearest to it.
+/// What the disk tier made of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DiskCopy {
+    /// It was not asked.
+    #[default]
+    Unsaved,
+    /// It did not take it.
+    Refused,
+    /// This is its copy, unless that went since.
+    File(DiskId),
+}
+
+/// An entry as it is listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Divergence {
-    /// The index of the first token that differs: so many are alike.
-    pub index: usize,
-    /// The prompt's tokens from there on, a few; none where the prompt ends.
-    pub prompt: Vec<u32>,
-    /// The kept ones.
-    pub kept: Vec<u32>,
-}
-
-/// What the cache lends to a prompt.
-#[derive(Debug)]
-pub struct Taken<S> {
-    /// The caches of its first `cached_tokens` tokens.
-    pub snapshot: Option<S>,
-    /// How many tokens need not be run.
-    pub cached_tokens: usize,
-    /// Why not more, when a kept prompt goes on otherwise.
-    pub near: Option<Divergence>,
-}
-
-impl<S> Default for Taken<S> {
-    fn default() -> Self {
-        Self { snapshot: None, cached_tokens: 0, near: None }
-    }
-}
-
-/// A kept sequence of tokens.
-#[derive(Debug)]
-pub struct Entry<S> {
-    /// Its tokens.
-    pub tokens: Arc<[u32]>,
-    /// What caches hold after them.
-    pub snapshot: S,
-    /// What it was kept at.
-    pub origin: Origin,
-    /// When it was kept.
+pub struct EntryView {
+    /// Names it.
+    pub id: EntryId,
+    /// How many tokens it has.
+    pub tokens: usize,
+    /// The first of them, [`LISTED_TOKENS_MAX`](crate::limits::LISTED_TOKENS_MAX) at most.
+    pub first_tokens: Vec<u32>,
+    /// Bytes of its snapshot.
+    pub bytes: u64,
+    /// When its tokens were stored first.
     pub kept_at: Time,
-    /// When it was last kept or lent.
+    /// When it was stored or served last.
     pub used_at: Time,
-    /// How often it was lent.
+    /// How often it served.
     pub hits: u64,
-    /// Whether it goes after all that are not.
+    /// Whether it is evicted after all that are not pinned.
     pub pinned: bool,
-    bytes: u64,
-    /// Its place in the order of use.
-    turn: u64,
+    /// Where its snapshot was taken.
+    pub origin: Origin,
+    /// What the disk tier made of it.
+    pub on_disk: DiskCopy,
 }
 
-/// See the [module's](super) words.
+/// An entry that the disk tier was not offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unsaved {
+    /// Names it.
+    pub id: EntryId,
+    /// When it was stored or served last.
+    pub used_at: Time,
+    /// Bytes of its snapshot.
+    pub bytes: u64,
+}
+
+/// An entry that left the cache, or found no room in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evicted<S> {
+    /// What it was called; a new name if it found no room.
+    pub id: EntryId,
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// The caches after them.
+    pub snapshot: S,
+    /// Where the snapshot was taken.
+    pub origin: Origin,
+    /// What the disk tier made of it.
+    pub on_disk: DiskCopy,
+}
+
+/// A stored entry; its tokens lie in the trie.
 #[derive(Debug)]
-pub struct PromptCache<S> {
-    cap_bytes: u64,
-    bytes: u64,
-    trie: Trie,
-    entries: BTreeMap<EntryId, Entry<S>>,
-    next_id: u64,
-    turns: u64,
-    counts: PromptCacheSnapshot,
+pub(super) struct Entry<S> {
+    pub(super) node: NodeId,
+    pub(super) stamp: Stamp,
+    pub(super) snapshot: S,
+    pub(super) bytes: u64,
+    pub(super) origin: Origin,
+    pub(super) record: Record,
 }
 
-impl<S: Snapshot> PromptCache<S> {
-    /// An empty one that never holds more than `cap_bytes`; with 0 it keeps nothing.
-    pub fn new(cap_bytes: u64) -> Self {
-        Self {
-            cap_bytes,
-            bytes: 0,
-            trie: Trie::new(),
-            entries: BTreeMap::new(),
-            next_id: 0,
-            turns: 0,
-            counts: PromptCacheSnapshot::default(),
-        }
+impl<S> Entry<S> {
+    /// Its bytes if it is pinned.
+    pub(super) fn pinned_bytes(&self) -> u64 {
+        if self.record.pinned { self.bytes } else { 0 }
+    }
+}
+
+/// What an entry keeps when its snapshot is replaced.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Record {
+    pub(super) id: EntryId,
+    pub(super) kept_at: Time,
+    pub(super) used_at: Time,
+    pub(super) hits: u64,
+    pub(super) pinned: bool,
+    pub(super) on_disk: DiskCopy,
+}
+
+impl Record {
+    /// The record of an entry that is stored for the first time.
+    pub(super) fn new(id: EntryId, now: Time) -> Self {
+        Self { id, kept_at: now, used_at: now, hits: 0, pinned: false, on_disk: DiskCopy::Unsaved }
+    }
+}
+
+/// All entries by their ids.
+#[derive(Debug)]
+pub(super) struct Entries<S> {
+    stored: HashMap<EntryId, Entry<S>>,
+    bytes: u64,
+    pinned_bytes: u64,
+}
+
+impl<S> Entries<S> {
+    pub(super) fn new() -> Self {
+        Self { stored: HashMap::new(), bytes: 0, pinned_bytes: 0 }
     }
 
-    /// Whether it keeps anything at all.
-    pub fn is_on(&self) -> bool {
-        self.cap_bytes > 0
+    pub(super) fn len(&self) -> usize {
+        self.stored.len()
     }
 
-    /// Bytes of all entries.
-    pub fn bytes(&self) -> u64 {
+    /// Bytes of all snapshots.
+    pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What it holds and did.
-    pub fn snapshot(&self) -> PromptCacheSnapshot {
-        PromptCacheSnapshot {
-            entries: self.entries.len(),
-            bytes: self.bytes,
-            cap_bytes: self.cap_bytes,
-            ..self.counts
-        }
+    /// Bytes of the pinned ones.
+    pub(super) fn pinned_bytes(&self) -> u64 {
+        self.pinned_bytes
     }
 
-    /// The entries in the order in which they were first kept.
-    pub fn entries(&self) -> impl Iterator<Item = (EntryId, &Entry<S>)> {
-        self.entries.iter().map(|(id, entry)| (*id, entry))
+    pub(super) fn insert(&mut self, entry: Entry<S>) {
+        self.bytes += entry.bytes;
+        self.pinned_bytes += entry.pinned_bytes();
+        let replaced = self.stored.insert(entry.record.id, entry);
+        debug_assert!(replaced.is_none(), "an entry is removed before it is replaced");
     }
 
-    /// Lends the caches of the longest usable prefix of `prompt`, and says where the nearest entry parts from
-    /// it.
-    ///
-    /// # Errors
-    /// Those of [`Snapshot::trim`]; the entry stays as it is.
-    pub fn take(&mut self, prompt: &[u32], now: Time) -> Result<Taken<S>> {
-        if !self.is_on() {
-            return Ok(Taken::default());
-        }
-        let Lookup { found, near } = self.trie.look_up(prompt);
-        let near = near.and_then(|(id, shared)| self.divergence(id, prompt, shared));
-        let Some(found) = found else {
-            self.counts.misses += 1;
-            return Ok(Taken { near, ..Taken::default() });
-        };
-        let turn = self.next_turn();
-        let Some(entry) = self.entries.get_mut(&found.id) else {
-            return Ok(Taken::default());
-        };
-        let mut snapshot = entry.snapshot.share();
-        if entry.tokens.len() > found.usable_tokens {
-            snapshot.trim(entry.tokens.len() - found.usable_tokens)?;
-        }
-        (entry.used_at, entry.turn) = (now, turn);
-        entry.hits += 1;
-        self.counts.hits += 1;
-        self.counts.hit_tokens += found.usable_tokens as u64;
-        Ok(Taken { snapshot: Some(snapshot), cached_tokens: found.usable_tokens, near })
-    }
-
-    /// Keeps `snapshot` under its `tokens`, in place of what was there, and of what it serves better. An entry
-    /// that is larger than the cap is not kept.
-    pub fn put(&mut self, tokens: Vec<u32>, snapshot: S, origin: Origin, now: Time) {
-        let bytes = snapshot.bytes();
-        if bytes > self.cap_bytes || tokens.is_empty() {
-            return;
-        }
-        let (mut hits, mut pinned) = (0, false);
-        if let Some(id) = self.trie.entry_at(&tokens)
-            && let Some(old) = self.remove(id)
-        {
-            (hits, pinned) = (old.hits, old.pinned);
-        }
-        if snapshot.can_trim() {
-            self.drop_prefixes(&tokens);
-        }
-        let (id, turn) = (EntryId(self.next_id), self.next_turn());
-        self.next_id += 1;
-        self.trie.insert(&tokens, id, snapshot.can_trim());
-        let tokens = tokens.into();
-        let (kept_at, used_at) = (now, now);
-        let entry = Entry { tokens, snapshot, origin, kept_at, used_at, hits, pinned, bytes, turn };
-        self.bytes += bytes;
-        self.entries.insert(id, entry);
-        self.trim_to(self.cap_bytes);
-    }
-
-    /// Lets go of entries until they take no more than `bytes`: what was used first, what is pinned last.
-    pub fn trim_to(&mut self, bytes: u64) {
-        while self.bytes > bytes {
-            let order = |(_, entry): &(&EntryId, &Entry<S>)| (entry.pinned, entry.turn);
-            let Some(id) = self.entries.iter().min_by_key(order).map(|(id, _)| *id) else { return };
-            self.remove(id);
-            self.counts.evictions += 1;
-        }
-    }
-
-    /// Has an entry go after all others, or not; `false` when there is none.
-    pub fn pin(&mut self, id: EntryId, pinned: bool) -> bool {
-        let entry = self.entries.get_mut(&id);
-        entry.map(|entry| entry.pinned = pinned).is_some()
-    }
-
-    /// Takes an entry out.
-    pub fn remove(&mut self, id: EntryId) -> Option<Entry<S>> {
-        let entry = self.entries.remove(&id)?;
-        self.trie.remove(&entry.tokens);
+    pub(super) fn remove(&mut self, id: EntryId) -> Option<Entry<S>> {
+        let entry = self.stored.remove(&id)?;
         self.bytes -= entry.bytes;
+        self.pinned_bytes -= entry.pinned_bytes();
         Some(entry)
     }
 
-    /// Lets go of all entries.
-    pub fn clear(&mut self) {
-        self.entries.clear();
-        self.trie = Trie::new();
-        self.bytes = 0;
-    }
-
-    /// Lets go of what an entry under `tokens` that can be trimmed serves as well.
-    fn drop_prefixes(&mut self, tokens: &[u32]) {
-        for id in self.trie.prefixes(tokens) {
-            if self.entries.get(&id).is_some_and(|entry| !entry.pinned) {
-                self.remove(id);
-            }
-        }
-    }
-
-    fn divergence(&self, id: EntryId, prompt: &[u32], index: usize) -> Option<Divergence> {
-        let kept = &self.entries.get(&id)?.tokens;
-        let some = |tokens: &[u32]| {
-            tokens.iter().skip(index).take(DIVERGENCE_TOKENS).copied().collect::<Vec<u32>>()
+    /// Pins or unpins an entry; false if there is none of that name.
+    pub(super) fn pin(&mut self, id: EntryId, pinned: bool) -> bool {
+        let Some(entry) = self.stored.get_mut(&id) else {
+            return false;
         };
-        let near = index > 0;
-        near.then(|| Divergence { index, prompt: some(prompt), kept: some(kept) })
+        self.pinned_bytes -= entry.pinned_bytes();
+        entry.record.pinned = pinned;
+        self.pinned_bytes += entry.pinned_bytes();
+        true
     }
 
-    fn next_turn(&mut self) -> u64 {
-        self.turns += 1;
-        self.turns
+    pub(super) fn get(&self, id: EntryId) -> Option<&Entry<S>> {
+        self.stored.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: EntryId) -> Option<&mut Entry<S>> {
+        self.stored.get_mut(&id)
     }
 }

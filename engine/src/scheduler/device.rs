@@ -15,19 +15,22 @@
 use std::time::Duration;
 
 use rand::RngExt;
+use serde::Deserialize;
+use serde_json::Value;
 
 use super::blocks::{BlockRow, CanvasObserver, Ground, Writing};
 use super::executor::{Answer, Executor, Said, Sampled, Stepped, Yield};
 use super::row::RowSpec;
-use crate::cache::{CacheSet, KvScheme};
+use crate::cache::{CacheSet, KvScheme, SavedSet};
 use crate::clock::Clock;
 use crate::config::Levers;
 use crate::error::{Code, Error, Result};
 use crate::grammar::{Grammar, Guide, Outcome, Workers};
 use crate::limits::CLEAR_CACHE_STEPS;
-use crate::mlx::{Array, memory, ops};
+use crate::mlx::{Array, memory, ops, tensor};
 use crate::model::{Decoding, Denoising, Model, text_vector};
-use crate::prompt_cache::Snapshot;
+use crate::prompt_cache::disk::{Tensor, TensorSpec};
+use crate::prompt_cache::{Snapshot, UnreadTensor, Written};
 use crate::sampling::{NoiseSource, Picks, Sampler, SeededNoise};
 use crate::telemetry::MemorySnapshot;
 
@@ -65,6 +68,8 @@ pub struct SoloRow {
     current: Option<u32>,
     /// Of a row that writes in blocks.
     writing: Option<Writing>,
+    /// What of stored caches it took so far.
+    stored: Vec<Array>,
 }
 
 /// The running batch: row i of the rows, of the caches and of the register belong together.
@@ -105,6 +110,27 @@ impl Snapshot for KeptCaches {
     fn trim(&mut self, tokens: usize) -> Result<()> {
         self.caches.trim(tokens).map(|_| ())
     }
+
+    fn write_down(&self) -> Result<Written> {
+        let (state, arrays) = self.caches.save()?;
+        let state = serde_json::to_value(state).map_err(|error| {
+            Error::new(Code::Internal, format!("failed to describe caches: {error}"))
+        })?;
+        let tensors = arrays.into_iter().map(unread).collect::<Result<_>>()?;
+        Ok(Written { state, tensors })
+    }
+}
+
+/// The array as it will be stored.
+fn unread(array: Array) -> Result<UnreadTensor> {
+    let tensor::RawSpec { dtype, shape, bytes } = tensor::spec(&array)?;
+    let spec = TensorSpec { dtype: dtype.to_owned(), shape, bytes };
+    let described = spec.clone();
+    let read = move || {
+        let bytes = tensor::read(&array)?;
+        Ok(Tensor { dtype: described.dtype, shape: described.shape, bytes })
+    };
+    Ok(UnreadTensor { spec, read: Box::new(read) })
 }
 
 /// What of a row has no place in an array.
@@ -345,7 +371,32 @@ impl Executor for MlxExecutor {
         let guide = spec.grammar.as_ref().map(|grammar| self.guide(grammar)).transpose()?;
         let row = Row { id: spec.id.clone(), sampler, guide };
         let caches = kept.map_or_else(|| self.model.new_caches(), |kept| kept.caches);
-        Ok(SoloRow { row, caches, current: None, writing })
+        Ok(SoloRow { row, caches, current: None, writing, stored: Vec::new() })
+    }
+
+    fn restore(&mut self, solo: &mut SoloRow, tensor: Tensor) -> Result<()> {
+        solo.stored.push(tensor::write(&tensor.dtype, &tensor.shape, &tensor.bytes)?);
+        Ok(())
+    }
+
+    fn restored(
+        &mut self,
+        solo: &mut SoloRow,
+        state: &Value,
+        surplus_tokens: usize,
+    ) -> Result<KeptCaches> {
+        let saved = SavedSet::deserialize(state).map_err(|error| {
+            Error::new(Code::BadModel, format!("failed to read stored caches: {error}"))
+        })?;
+        let arrays = std::mem::take(&mut solo.stored);
+        let caches = CacheSet::restore(self.model.new_caches(), &saved, arrays)?;
+        let kept = self.kept(caches);
+        let mut own = kept.share();
+        if surplus_tokens > 0 {
+            own.trim(surplus_tokens)?;
+        }
+        solo.caches = own.caches;
+        Ok(kept)
     }
 
     fn keep(&self, solo: &SoloRow) -> Option<KeptCaches> {
@@ -398,7 +449,7 @@ impl Executor for MlxExecutor {
     }
 
     fn join(&mut self, solo: SoloRow) -> Result<()> {
-        let SoloRow { row, caches, current, writing } = solo;
+        let SoloRow { row, caches, current, writing, stored: _ } = solo;
         if let Some(writing) = writing {
             return self.join_alone(row, caches, writing);
         }
@@ -485,7 +536,7 @@ impl Executor for MlxExecutor {
     }
 
     fn solo_kv_bytes(&self, solo: &SoloRow) -> u64 {
-        solo.caches.bytes()
+        solo.caches.bytes() + solo.stored.iter().map(|array| array.nbytes() as u64).sum::<u64>()
     }
 
     fn batch_kv_bytes(&self) -> u64 {

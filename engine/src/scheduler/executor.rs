@@ -4,10 +4,13 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::row::RowSpec;
 use crate::clock::Clock;
 use crate::error::{Code, Error, Result};
 use crate::prompt_cache::Snapshot;
+use crate::prompt_cache::disk::Tensor;
 use crate::telemetry::MemorySnapshot;
 
 pub use crate::sampling::Sampled;
@@ -95,6 +98,28 @@ pub trait Executor {
         Ok(None)
     }
 
+    /// Takes the next tensor of a stored snapshot, for a row that was opened with nothing.
+    ///
+    /// # Errors
+    /// `BadModel` when it is none that a cache holds. The row is then of no use.
+    fn restore(&mut self, _solo: &mut Self::Solo, _tensor: Tensor) -> Result<()> {
+        Err(unstored())
+    }
+
+    /// Makes the tensors that a row took the snapshot that they are, as `state` tells, and goes on from there
+    /// without its last `surplus_tokens`. The snapshot itself, with them, is what is returned.
+    ///
+    /// # Errors
+    /// `BadModel` when they are no snapshot of such a row. The row is then of no use.
+    fn restored(
+        &mut self,
+        _solo: &mut Self::Solo,
+        _state: &Value,
+        _surplus_tokens: usize,
+    ) -> Result<Self::Snapshot> {
+        Err(unstored())
+    }
+
     /// Runs the next `tokens` of the row's prompt into its solo caches and waits for them. Logits
     /// are not computed. An error leaves the batch untouched.
     fn prefill(&mut self, solo: &mut Self::Solo, tokens: &[u32]) -> Result<()>;
@@ -144,4 +169,8 @@ pub trait Executor {
 
     /// The allocator's figures.
     fn memory(&self) -> MemorySnapshot;
+}
+
+fn unstored() -> Error {
+    Error::new(Code::Internal, "nothing here was ever stored")
 }

@@ -13,7 +13,8 @@
 //! 3. One decode step is dispatched and the one before it is read and emitted. Rows that it ended
 //!    leave the batch. Where rows write in blocks a step is one pass over the block under construction,
 //!    read at once, and brings all tokens of a block when that is finished.
-//! 4. A [`Snapshot`](crate::telemetry::Snapshot) goes to the [`Board`] when it is due.
+//! 4. Of what was kept in memory a piece goes to the disk, if it is due there ([`archive`]).
+//! 5. A [`Snapshot`](crate::telemetry::Snapshot) goes to the [`Board`] when it is due.
 //!
 //! Invariants, checked by [`Scheduler::check_integrity`]:
 //! - A submitted row is in exactly one place: waiting, prefilling, decoding or ended.
@@ -22,6 +23,7 @@
 //! - A serial row is live alone.
 //! - What the caches of the live rows may come to fits the KV budget, and what they hold is no more.
 
+mod archive;
 #[cfg(feature = "mlx")]
 mod blocks;
 #[cfg(feature = "mlx")]
@@ -47,8 +49,10 @@ use crate::config::{ByteCount, SchedulerConfig};
 use crate::error::{Code, Error};
 use crate::mlx::thread::{Activity, Resident};
 use crate::prompt_cache::PromptCache;
+use crate::prompt_cache::disk::DiskTier;
 use crate::telemetry::{StepWindow, Totals};
 
+use archive::Archive;
 use pace::Pacer;
 use plan::{Move, Occupancy, Pass, Projection, View};
 use queue::{Queue, RowNumber};
@@ -79,6 +83,8 @@ pub struct Scheduler<E: Executor> {
     running: Vec<Row<E::Solo>>,
     /// What rows left behind for later ones.
     prompts: PromptCache<E::Snapshot>,
+    /// The disk tier of them, if there is one.
+    archive: Option<Archive<E::Snapshot>>,
     /// Whether a step was dispatched and not read.
     in_flight: bool,
     pacer: Pacer,
@@ -113,6 +119,7 @@ impl<E: Executor> Scheduler<E> {
                 // Nothing proves yet that a canvas over kept caches is the one over read ones.
                 Yield::Blocks => 0,
             }),
+            archive: None,
             config,
             executor,
             clock,
@@ -129,6 +136,14 @@ impl<E: Executor> Scheduler<E> {
         };
         scheduler.publish();
         scheduler
+    }
+
+    /// Keeps prompts on disk too, if they are kept at all.
+    #[must_use]
+    pub fn with_disk(mut self, disk: DiskTier) -> Self {
+        self.archive = self.prompts.is_on().then(|| Archive::new(disk));
+        self.publish();
+        self
     }
 
     /// Queues a row that arrives now; see [`Scheduler::submit_arrived`].
@@ -157,18 +172,19 @@ impl<E: Executor> Scheduler<E> {
         }
     }
 
-    /// Does one round of work; `Idle` means that no row is live, so that only a submission can
-    /// change anything.
+    /// Does one round of work; `Idle` means that no row is live and nothing is to be written down, so that only a
+    /// submission can change anything.
     pub fn tick(&mut self) -> Activity {
         self.evict_departed();
         self.run_prompts();
         self.decode();
         self.make_room();
+        let archiving = self.write_down();
         if cfg!(debug_assertions) {
             self.check_integrity();
         }
         self.publish_when_due();
-        if self.live_rows() == 0 { Activity::Idle } else { Activity::Busy }
+        if self.live_rows() == 0 { archiving } else { Activity::Busy }
     }
 
     /// Runs the prompt work of a tick.
@@ -180,6 +196,7 @@ impl<E: Executor> Scheduler<E> {
             for step in &moves {
                 match *step {
                     Move::Start { row } => self.start(row),
+                    Move::Restore { row } => self.restore(row),
                     Move::Prefill { row, tokens } => self.prefill(row, tokens),
                     Move::FirstToken { row, tokens } => self.first_token(row, tokens),
                     Move::Vector { row, tokens } => self.vector(row, tokens),
@@ -210,7 +227,9 @@ impl<E: Executor> Scheduler<E> {
         let live = self.live_rows() as u64;
         assert_eq!(self.submitted, live + self.totals.finished_rows, "a row was lost or doubled");
         assert!(self.waiting.in_turn().all(|row| matches!(row.stage, Stage::Waiting)));
-        assert!(self.prefilling.iter().all(|row| matches!(row.stage, Stage::Prefilling { .. })));
+        let prefills =
+            |row: &Row<_>| matches!(row.stage, Stage::Restoring { .. } | Stage::Prefilling { .. });
+        assert!(self.prefilling.iter().all(prefills));
         assert!(self.running.iter().all(|row| matches!(row.stage, Stage::Decoding { .. })));
         assert!(self.waiting.is_in_order(), "a row was overtaken by one of its own priority");
         assert!(self.prefilling.iter().all(|row| row.candidate().left_tokens > 0));
@@ -251,7 +270,7 @@ impl<E: Executor> Scheduler<E> {
             decoding: self.running.len(),
             prefilling: self.prefilling.len(),
             serial: started().any(|row| row.spec.lane == Lane::Serial),
-            projection: started().fold(projection, |rows, row| rows.with(row.spec.kv_bytes)),
+            projection: started().fold(projection, |rows, row| rows.with(row.kv_bytes_max())),
             ..Occupancy::empty(&self.config)
         }
     }
@@ -307,5 +326,9 @@ where
 {
     fn tick(&mut self) -> Activity {
         Scheduler::tick(self)
+    }
+
+    fn retire(&mut self) {
+        Scheduler::retire(self);
     }
 }

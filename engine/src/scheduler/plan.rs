@@ -23,7 +23,9 @@
 //!    front one always fits.
 //! 7. The last token of a prompt runs alone, unless the tail split is switched off: then it ends the
 //!    last slice.
-//! 8. A row for a vector ends with its prompt. Its last token ends the last slice, so a text of one chunk
+//! 8. A row whose first tokens the disk has reads a piece of them in place of a slice, and that counts as a
+//!    whole chunk.
+//! 9. A row for a vector ends with its prompt. Its last token ends the last slice, so a text of one chunk
 //!    runs at once, and rows behind it find the tick as if it had not decoded. What it held counts until
 //!    the next tick.
 
@@ -72,6 +74,8 @@ pub(super) struct Candidate {
     pub(super) kv_bytes: u64,
     /// Whether it joins the batch when its prompt is done; a row for a vector does not.
     pub(super) joins: bool,
+    /// Whether the first tokens of its prompt are still on their way from the disk.
+    pub(super) restores: bool,
 }
 
 /// How many prompt tokens one tick may run.
@@ -98,11 +102,13 @@ pub(super) struct View {
     pub(super) waiting: Vec<Candidate>,
 }
 
-/// One piece of prompt work. Each is one call of the executor.
+/// One piece of prompt work, for one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Move {
     /// The head of the queue starts to prefill.
     Start { row: RowNumber },
+    /// The row reads more of what the disk has of its prompt.
+    Restore { row: RowNumber },
     /// The row runs its next prompt tokens.
     Prefill { row: RowNumber, tokens: usize },
     /// The row runs its last prompt tokens, samples token 0 and joins unless that ended it.
@@ -214,7 +220,12 @@ impl Occupancy {
         }
     }
 
-    /// Whether a row of `kv_bytes` does not fit beside the live ones. What it needs is what it adds to
+    /// Whether a row of `kv_bytes` fits beside the live ones.
+    pub(super) fn fits(&self, kv_bytes: u64) -> bool {
+        self.over_budget(kv_bytes).is_none()
+    }
+
+    /// Why a row of `kv_bytes` does not fit beside the live ones, if so. What it needs is what it adds to
     /// the projection, the padding that it brings upon the others included.
     fn over_budget(&self, kv_bytes: u64) -> Option<Hold> {
         let budget_bytes = self.kv_budget_bytes?;
@@ -309,6 +320,12 @@ impl Pass {
 
     /// Gives the row its next slice if that fits, and its first token if that fits too.
     fn advance(&mut self, row: &Candidate) {
+        if row.restores {
+            if self.spend(self.chunk_tokens()) {
+                self.moves.push(Move::Restore { row: row.number });
+            }
+            return;
+        }
         let (drain, last) = self.slices(row);
         if drain > 0 {
             if !self.spend(drain) {
@@ -393,6 +410,8 @@ mod tests {
         waiting: &'static [(Lane, usize)],
         /// The numbers of the rows for vectors.
         vectors: &'static [usize],
+        /// The numbers of the rows that the disk has something of.
+        restoring: &'static [usize],
     }
 
     /// What a row of one of these cases takes.
@@ -410,12 +429,21 @@ mod tests {
         prefilling: &[],
         waiting: &[],
         vectors: &[],
+        restoring: &[],
     };
 
     fn candidate(number: usize, lane: Lane, left_tokens: usize) -> Candidate {
         let number = RowNumber(number as u64);
-        let (boundary_tokens, joins) = (None, true);
-        Candidate { number, lane, left_tokens, boundary_tokens, kv_bytes: ROW_BYTES, joins }
+        let kv_bytes = ROW_BYTES;
+        Candidate {
+            number,
+            lane,
+            left_tokens,
+            boundary_tokens: None,
+            kv_bytes,
+            joins: true,
+            restores: false,
+        }
     }
 
     /// All moves of a tick, of whose starting rows a cache leaves `uncached` tokens to run.
@@ -441,7 +469,7 @@ mod tests {
         fn take_place(&mut self, step: Move) {
             let place = |number| self.prefilling.iter().position(|row| row.number == number);
             match step {
-                Move::Start { .. } => {}
+                Move::Start { .. } | Move::Restore { .. } => {}
                 Move::Prefill { row, tokens } => {
                     let place = place(row).unwrap();
                     let mut row = self.prefilling.remove(place);
@@ -468,7 +496,8 @@ mod tests {
     impl Case {
         fn candidate(&self, number: usize, lane: Lane, left_tokens: usize) -> Candidate {
             let joins = !self.vectors.contains(&number);
-            Candidate { joins, ..candidate(number, lane, left_tokens) }
+            let restores = self.restoring.contains(&number);
+            Candidate { joins, restores, ..candidate(number, lane, left_tokens) }
         }
 
         fn view(&self) -> View {
@@ -500,13 +529,14 @@ mod tests {
         }
     }
 
-    /// Rows are numbered as written: prefilling ones first, then waiting ones. `s` starts a row,
+    /// Rows are numbered as written: prefilling ones first, then waiting ones. `s` starts a row, `r` restores,
     /// `p` prefills, `f` runs the last token, or as many as stand after it; so does `v`, for a vector.
     #[track_caller]
     fn check(case: &Case, expected: &str) {
         let moves: Vec<String> = (plan(case.view(), |left| left).iter())
             .map(|step| match step {
                 Move::Start { row } => format!("s{}", row.0),
+                Move::Restore { row } => format!("r{}", row.0),
                 Move::Prefill { row, tokens } => format!("p{}:{tokens}", row.0),
                 Move::FirstToken { row, tokens: 1 } => format!("f{}", row.0),
                 Move::FirstToken { row, tokens } => format!("f{}:{tokens}", row.0),
@@ -556,6 +586,16 @@ mod tests {
             let step = Move::Prefill { row: RowNumber(0), tokens: expected };
             assert_eq!(plan(view, |left| left)[0], step, "{boundary_tokens:?}");
         }
+    }
+
+    #[test]
+    fn a_row_that_restores_takes_the_place_of_a_chunk() {
+        let case = Case { prefill_rows_max: 2, restoring: &[0], ..EMPTY };
+        check(&Case { prefilling: &[300], waiting: &[(Continuous, 2)], ..case }, "r0 s1");
+        check(&Case { prefilling: &[300, 4], decoding: 3, ..case }, "r0");
+        let behind = Case { restoring: &[1], ..case };
+        check(&Case { prefilling: &[4, 300], ..behind }, "p0:3 f0");
+        check(&Case { waiting: &[(Continuous, 300)], restoring: &[0], ..EMPTY }, "s0 r0");
     }
 
     #[test]

@@ -10,28 +10,47 @@
 //! A row for a vector ends with its prompt: its last tokens run together, what the model made of the very last
 //! one is read and told, and the row is gone. It touches nothing of the batch, so no step in flight is read.
 //!
+//! A row of whose prompt the disk has much more than the memory restores that first, a piece in each tick.
+//!
 //! An error here has one row at fault and fails that one.
 
 use std::time::Duration;
 
+use super::archive::Restore;
 use super::queue::RowNumber;
 use super::row::Purpose;
 use super::rows::{Row, Stage};
 use super::{Executor, Scheduler, Yield};
 use crate::clock::Time;
+use crate::error::Result;
+use crate::limits;
 use crate::prompt_cache::{Origin, Taken};
 
 impl<E: Executor> Scheduler<E> {
     /// Opens the head of the queue on the device.
     pub(super) fn start(&mut self, number: RowNumber) {
         let head = self.waiting.pop().filter(|row| row.number == number);
-        let mut row = head.expect("only the head of the queue is planned to start");
+        let row = head.expect("only the head of the queue is planned to start");
+        let started = self.clock.now();
+        self.open(row, started);
+    }
+
+    /// Has a row go on from what is kept of its prompt, in memory or on disk.
+    fn open(&mut self, mut row: Row<E::Solo>, started: Time) {
         let Taken { snapshot, cached_tokens, near } = self.prefix_of(&row.spec);
+        let restore = self.stored_prefix_of(&row.spec, cached_tokens);
+        let snapshot = snapshot.filter(|_| restore.is_none());
         match self.executor.open(&row.spec, snapshot) {
             Ok(solo) => {
-                let started = self.note_progress();
-                let boundaries = self.boundaries_to_keep(&row.spec, cached_tokens);
-                row.begin_prefill(solo, (cached_tokens, near), boundaries, started);
+                self.note_progress();
+                match restore {
+                    Some(restore) => row.begin_restore(solo, restore, started),
+                    None => {
+                        let boundaries = self.boundaries_to_keep(&row.spec, cached_tokens);
+                        row.begin_prefill(solo, (cached_tokens, near), boundaries, started);
+                        self.totals.cached_tokens += cached_tokens as u64;
+                    }
+                }
                 self.posted_at = None;
                 self.prefilling.push_back(row);
             }
@@ -40,6 +59,66 @@ impl<E: Executor> Scheduler<E> {
                 self.fail(row, error);
             }
         }
+    }
+
+    /// Reads more of what the disk has of the row's prompt. If that is not what was written, the row starts anew
+    /// from what else there is.
+    pub(super) fn restore(&mut self, number: RowNumber) {
+        let Some(mut row) = self.take_prefilling(number) else {
+            return;
+        };
+        let Stage::Restoring { solo, restore, started } = &mut row.stage else {
+            unreachable!("only a row that restores is planned to go on with that")
+        };
+        let started = *started;
+        match self.read_back(solo, restore) {
+            Ok(None) => self.prefilling.push_back(row),
+            Ok(Some(snapshot)) => self.go_on_restored(row, snapshot),
+            Err(error) => {
+                let id = &row.spec.id;
+                tracing::warn!(%error, "what the disk had of `{id}` is of no use");
+                // Whole or not, it would only be found again.
+                let file = restore.reader.id();
+                self.archive.iter_mut().for_each(|archive| archive.forget(file));
+                self.open(row, started);
+            }
+        }
+        self.note_progress();
+    }
+
+    /// Reads tensors for as long as a tick may; after the last one, the snapshot that they are, from which `solo`
+    /// goes on.
+    fn read_back(
+        &mut self,
+        solo: &mut E::Solo,
+        restore: &mut Restore,
+    ) -> Result<Option<E::Snapshot>> {
+        let until = self.clock.now() + Duration::from_millis(limits::DISK_RESTORE_SLICE_MS);
+        while self.clock.now() < until {
+            match restore.reader.next_tensor()? {
+                Some(tensor) => self.executor.restore(solo, tensor)?,
+                None => {
+                    let surplus_tokens = restore.surplus_tokens();
+                    let state = &restore.reader.manifest().state;
+                    return self.executor.restored(solo, state, surplus_tokens).map(Some);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn go_on_restored(&mut self, mut row: Row<E::Solo>, snapshot: E::Snapshot) {
+        let Stage::Restoring { solo, restore, started } =
+            std::mem::replace(&mut row.stage, Stage::Waiting)
+        else {
+            unreachable!("only a row that restores is done with that")
+        };
+        let cached_tokens = restore.usable_tokens;
+        let boundaries = self.boundaries_to_keep(&row.spec, cached_tokens);
+        row.begin_prefill(solo, (cached_tokens, None), boundaries, started);
+        self.totals.cached_tokens += cached_tokens as u64;
+        self.keep_restored(&restore.reader, cached_tokens, snapshot);
+        self.prefilling.push_back(row);
     }
 
     /// Runs the row's next `tokens` prompt tokens and sends it to the back of the line. A row that
@@ -166,7 +245,7 @@ impl<S> Row<S> {
             Stage::Prefilling { solo, done, .. } => {
                 (solo, &self.spec.prompt[*done..*done + tokens])
             }
-            Stage::Waiting | Stage::Decoding { .. } => {
+            Stage::Waiting | Stage::Restoring { .. } | Stage::Decoding { .. } => {
                 unreachable!("only prefilling rows are in the prefill line")
             }
         }
@@ -185,7 +264,7 @@ impl<S> Row<S> {
                 self.stage = Stage::Decoding { started, first_token };
                 solo
             }
-            Stage::Waiting | Stage::Decoding { .. } => {
+            Stage::Waiting | Stage::Restoring { .. } | Stage::Decoding { .. } => {
                 unreachable!("only prefilling rows are in the prefill line")
             }
         }

@@ -7,10 +7,16 @@
 //!
 //! Rows and prompt cache share one ceiling, the KV budget: what live rows take, the cache gives up.
 
+use std::time::Duration;
+
+use super::archive::{Archive, Restore};
 use super::row::{Purpose, RowSpec};
 use super::rows::{End, Row, Stage};
 use super::{Executor, Scheduler};
-use crate::prompt_cache::{Origin, Snapshot, Taken};
+use crate::limits;
+use crate::mlx::thread::Activity;
+use crate::prompt_cache::disk::Reader;
+use crate::prompt_cache::{DiskCopy, Evicted, Origin, Snapshot, Taken};
 
 impl<E: Executor> Scheduler<E> {
     /// The longest kept prefix of a row's prompt. A failure costs time, never the request. The vector of a text
@@ -20,12 +26,10 @@ impl<E: Executor> Scheduler<E> {
             Purpose::Answer => self.prompts.take(&spec.prompt, self.clock.now()),
             Purpose::Vector { .. } => Ok(Taken::default()),
         };
-        let taken = taken.unwrap_or_else(|error| {
+        taken.unwrap_or_else(|error| {
             tracing::error!(%error, "a kept prompt could not be taken");
             Taken::default()
-        });
-        self.totals.cached_tokens += taken.cached_tokens as u64;
-        taken
+        })
     }
 
     /// After how many tokens the caches of a row are kept that has `cached_tokens` already. What little is left
@@ -78,17 +82,89 @@ impl<E: Executor> Scheduler<E> {
     fn keep(&mut self, row: &Row<E::Solo>, snapshot: Option<E::Snapshot>, origin: Origin) {
         let Some(snapshot) = snapshot else { return };
         let tokens = row.tokens(snapshot.tokens());
-        self.prompts.put(tokens, snapshot, origin, self.clock.now());
+        let evicted = self.prompts.put(tokens, snapshot, origin, self.clock.now());
+        self.spill(evicted);
+    }
+
+    /// What the disk has of a row's prompt, if that spares much more than the `cached_tokens` that the memory has
+    /// and fits the budget.
+    pub(super) fn stored_prefix_of(
+        &mut self,
+        spec: &RowSpec,
+        cached_tokens: usize,
+    ) -> Option<Restore> {
+        let occupancy = self.occupancy();
+        let archive = self.archive.as_mut().filter(|_| spec.purpose == Purpose::Answer)?;
+        let spared_tokens_min = self.config.kept_prompt_tokens_min;
+        let fits = |bytes| occupancy.fits(bytes);
+        archive.find(&spec.prompt, cached_tokens, spared_tokens_min, fits)
+    }
+
+    /// Keeps in memory what a row restored, which spared it `cached_tokens`.
+    pub(super) fn keep_restored(
+        &mut self,
+        reader: &Reader,
+        cached_tokens: usize,
+        snapshot: E::Snapshot,
+    ) {
+        let tokens = reader.manifest().tokens.clone();
+        let evicted =
+            self.prompts.put(tokens.clone(), snapshot, Origin::Finished, self.clock.now());
+        if let Some(id) = self.prompts.find(&tokens) {
+            self.prompts.mark_saved(id, DiskCopy::File(reader.id()));
+        }
+        self.spill(evicted);
+        if let Some(archive) = &mut self.archive {
+            archive.note_restored(cached_tokens);
+        }
+    }
+
+    fn spill(&mut self, evicted: Vec<Evicted<E::Snapshot>>) {
+        if let Some(archive) = &mut self.archive {
+            archive.spill(evicted);
+        }
+    }
+
+    /// Has a piece of what is kept written down, and says when there is more of that to do.
+    pub(super) fn write_down(&mut self) -> Activity {
+        let live = self.live_rows() > 0;
+        let Some(archive) = &mut self.archive else { return Activity::Idle };
+        let activity = archive.tick(&mut self.prompts, &self.clock, live);
+        // Nobody ticks an idle engine again, so what is shown then must be the last.
+        if activity == Activity::Idle && !live {
+            let shown = self.board.read();
+            let is_shown = shown.disk_cache.as_ref() == Some(&archive.snapshot());
+            self.posted_at = self.posted_at.filter(|_| is_shown);
+        }
+        activity
+    }
+
+    /// Has all that is kept written down, as far as a shutdown waits for that.
+    pub fn retire(&mut self) {
+        if let Some(archive) = &mut self.archive {
+            archive.flush(
+                &mut self.prompts,
+                &self.clock,
+                Duration::from_millis(limits::DISK_FLUSH_MS),
+            );
+        }
     }
 
     /// Has the prompt cache give up what the live rows take of the KV budget.
     pub(super) fn make_room(&mut self) {
-        let Some(budget_bytes) = self.config.kv_budget_bytes.filter(|_| self.prompts.bytes() > 0)
+        let held_bytes = self.archive.as_ref().map_or(0, Archive::held_bytes);
+        let Some(budget_bytes) =
+            self.config.kv_budget_bytes.filter(|_| self.prompts.bytes() + held_bytes > 0)
         else {
             return;
         };
         let free_bytes = budget_bytes.saturating_sub(self.live_kv_bytes());
-        self.prompts.trim_to(free_bytes);
+        if let Some(archive) = &mut self.archive {
+            archive.shrink_to(free_bytes);
+        }
+        let held_bytes = self.archive.as_ref().map_or(0, Archive::held_bytes);
+        // What is evicted here is lost unless it is on disk: there is no room to hold it any longer.
+        self.prompts.trim_to(free_bytes - held_bytes);
     }
 
     /// KV bytes of prefilling and running rows.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::archive::Archive;
 use super::plan::waiting_reasons;
 use super::rows::{Row, Stage};
 use super::{Executor, Scheduler};
@@ -75,7 +76,8 @@ impl<E: Executor> Scheduler<E> {
             batch: self.batch_snapshot(),
             step: self.steps.times(),
             totals: self.totals,
-            prompt_cache: self.prompts.snapshot(),
+            prompt_cache: self.prompts.counts(),
+            disk_cache: self.archive.as_ref().map(Archive::snapshot),
             memory: self.executor.memory(),
             progressed_at: self.progressed_at,
         }
@@ -85,7 +87,8 @@ impl<E: Executor> Scheduler<E> {
     pub(super) fn publish_when_due(&mut self) {
         let period = Duration::from_millis(limits::SNAPSHOT_PERIOD_MS);
         let age = self.posted_at.map(|posted| self.clock.now().saturating_sub(posted));
-        if age.is_none_or(|age| age >= period && self.live_rows() > 0) {
+        let changes = self.live_rows() > 0 || self.archive.is_some();
+        if age.is_none_or(|age| age >= period && changes) {
             self.publish();
         }
     }
@@ -133,7 +136,9 @@ impl<E: Executor> Scheduler<E> {
 
     pub(super) fn solo_kv_bytes(&self, row: &Row<E::Solo>) -> u64 {
         match &row.stage {
-            Stage::Prefilling { solo, .. } => self.executor.solo_kv_bytes(solo),
+            Stage::Restoring { solo, .. } | Stage::Prefilling { solo, .. } => {
+                self.executor.solo_kv_bytes(solo)
+            }
             Stage::Waiting | Stage::Decoding { .. } => 0,
         }
     }
@@ -158,6 +163,7 @@ impl<S> Row<S> {
             client: self.spec.client.clone(),
             state: match self.stage {
                 Stage::Waiting => "waiting",
+                Stage::Restoring { .. } => "restoring",
                 Stage::Prefilling { .. } => "prefilling",
                 Stage::Decoding { .. } => "decoding",
             },
@@ -172,7 +178,7 @@ impl<S> Row<S> {
             tokens_per_second_now: self.tokens_per_second_now(now),
             tokens_per_second_mean: self.tokens_per_second_mean(now),
             kv_bytes,
-            kv_projected_bytes: self.spec.kv_bytes,
+            kv_projected_bytes: self.kv_bytes_max(),
             waiting_reason,
             queue_place,
             queue_ms: usage.queue_ms,

@@ -1,5 +1,6 @@
 //! The whole state of one row, which moves as one value from list to list.
 
+use super::archive::Restore;
 use super::executor::{Answer, Said};
 use super::plan::Candidate;
 use super::queue::{Queued, RowNumber};
@@ -13,11 +14,13 @@ use crate::telemetry::RateWindow;
 ///
 /// Life of a row:
 /// 1. `Waiting`: submitted, in the queue; nothing was computed for it.
-/// 2. `Prefilling`: opened on the device; `done` prompt tokens are in its solo caches.
-/// 3. `Decoding`: token 0 was sampled if there is one, the solo caches went to the batch.
-/// 4. Ended: [`Row::finish`] or [`Row::fail`] took the row by value and sent its one end event.
+/// 2. `Restoring`, if the disk has more of its prompt than the memory: opened on the device, which takes what is
+///    read tensor by tensor.
+/// 3. `Prefilling`: opened on the device; `done` prompt tokens are in its solo caches.
+/// 4. `Decoding`: token 0 was sampled if there is one, the solo caches went to the batch.
+/// 5. Ended: [`Row::finish`] or [`Row::fail`] took the row by value and sent its one end event.
 ///
-/// A row for a vector ends with its prompt and never decodes. A row may end in any of the first three. A row that is dropped without an end (the engine thread
+/// A row for a vector ends with its prompt and never decodes. A row may end in any of the others. A row that is dropped without an end (the engine thread
 /// failed) closes its channel, which its client must take for a failure of the engine.
 #[derive(Debug)]
 pub(super) struct Row<S> {
@@ -47,6 +50,7 @@ pub(super) enum End {
 #[derive(Debug)]
 pub(super) enum Stage<S> {
     Waiting,
+    Restoring { solo: S, restore: Box<Restore>, started: Time },
     Prefilling { solo: S, done: usize, started: Time },
     Decoding { started: Time, first_token: Time },
 }
@@ -83,6 +87,11 @@ impl<S> Row<S> {
     ) {
         (self.cached_tokens, self.near, self.boundaries) = (cached_tokens, near, boundaries);
         self.stage = Stage::Prefilling { solo, done: cached_tokens, started };
+    }
+
+    /// Starts to restore, on the empty `solo`, what the disk has of the prompt.
+    pub(super) fn begin_restore(&mut self, solo: S, restore: Restore, started: Time) {
+        self.stage = Stage::Restoring { solo, restore: Box::new(restore), started };
     }
 
     /// Tells the client that its prompt is done and what that took.
@@ -171,25 +180,37 @@ impl<S> Row<S> {
     /// Prompt tokens that are in its KV cache.
     pub(super) fn prefilled_tokens(&self) -> usize {
         match self.stage {
-            Stage::Waiting => 0,
+            Stage::Waiting | Stage::Restoring { .. } => 0,
             Stage::Prefilling { done, .. } => done,
             Stage::Decoding { .. } => self.spec.prompt.len(),
+        }
+    }
+
+    /// What its caches may come to, alone: a restored entry is longer than what is left of it, at times.
+    pub(super) fn kv_bytes_max(&self) -> u64 {
+        match &self.stage {
+            Stage::Restoring { restore, .. } => self.spec.kv_bytes.max(restore.bytes()),
+            Stage::Waiting | Stage::Prefilling { .. } | Stage::Decoding { .. } => {
+                self.spec.kv_bytes
+            }
         }
     }
 
     /// The row as the planner sees it.
     pub(super) fn candidate(&self) -> Candidate {
         let left_tokens = self.spec.prompt.len() - self.prefilled_tokens();
-        let RowSpec { lane, kv_bytes, purpose, .. } = self.spec;
+        let RowSpec { lane, purpose, .. } = self.spec;
         let (boundary_tokens, joins) = (self.boundary_tokens(), purpose == Purpose::Answer);
-        Candidate { number: self.number, lane, left_tokens, boundary_tokens, kv_bytes, joins }
+        let kv_bytes = self.kv_bytes_max();
+        let (number, restores) = (self.number, matches!(self.stage, Stage::Restoring { .. }));
+        Candidate { number, lane, left_tokens, boundary_tokens, kv_bytes, joins, restores }
     }
 
     /// What the row cost up to `now`; a phase that it did not reach took no time.
     pub(super) fn usage(&self, now: Time) -> RowUsage {
         let (started, first_token) = match self.stage {
             Stage::Waiting => (now, now),
-            Stage::Prefilling { started, .. } => (started, now),
+            Stage::Restoring { started, .. } | Stage::Prefilling { started, .. } => (started, now),
             Stage::Decoding { started, first_token } => (started, first_token),
         };
         RowUsage {

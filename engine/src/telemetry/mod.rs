@@ -29,6 +29,8 @@ pub struct Snapshot {
     pub totals: Totals,
     /// What prompts are kept, and how often that helped.
     pub prompt_cache: PromptCacheSnapshot,
+    /// What prompts are on disk, if any are to be.
+    pub disk_cache: Option<DiskCacheSnapshot>,
     /// MLX's memory figures.
     pub memory: MemorySnapshot,
     /// When a row last moved (a prompt chunk, a step, an end), on the engine's clock. Live rows and
@@ -43,7 +45,7 @@ pub struct RowSnapshot {
     pub id: String,
     /// Who asked: the name of an API key, or what the client calls itself.
     pub client: Arc<str>,
-    /// `waiting`, `prefilling` or `decoding`.
+    /// `waiting`, `restoring`, `prefilling` or `decoding`.
     pub state: &'static str,
     /// `serial` or `continuous`.
     pub lane: &'static str,
@@ -129,6 +131,41 @@ pub struct PromptCacheSnapshot {
     pub hit_tokens: u64,
     /// Entries that it let go of to make room.
     pub evictions: u64,
+    /// Entries that found no room in it at all.
+    pub refusals: u64,
+}
+
+/// The prompts on disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DiskCacheSnapshot {
+    /// Entries that it can serve.
+    pub entries: usize,
+    /// Bytes of all files in its folder, those of other models included.
+    pub bytes: u64,
+    /// What these never exceed.
+    pub max_bytes: u64,
+    /// Bytes that wait to be written.
+    pub queued_bytes: u64,
+    /// Bytes written today (UTC), by whatever process.
+    pub written_today_bytes: u64,
+    /// How many it may be; `None` is no limit.
+    pub day_limit_bytes: Option<u64>,
+    /// Bytes written since the folder was made: what it has worn of the drive.
+    pub written_bytes: u64,
+    /// Entries written since start.
+    pub saved: u64,
+    /// Prompts that went on from it since start.
+    pub restored: u64,
+    /// Tokens that this spared.
+    pub restored_tokens: u64,
+    /// Entries that went to make room, since start.
+    pub evicted: u64,
+    /// Entries that were not what was written, since start.
+    pub dropped: u64,
+    /// Entries that could not be written, since start.
+    pub failed: u64,
+    /// Why nothing is written any more, if so.
+    pub read_only: Option<String>,
 }
 
 /// Counters since start.

@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use crate::gateway::{Health, ModelCard};
 use crate::telemetry::{
-    BatchSnapshot, MemorySnapshot, PromptCacheSnapshot, RowSnapshot, Snapshot, StepTimes, Totals,
+    BatchSnapshot, DiskCacheSnapshot, MemorySnapshot, PromptCacheSnapshot, RowSnapshot, Snapshot,
+    StepTimes, Totals,
 };
 
 /// Whether requests are worth sending.
@@ -51,6 +52,7 @@ pub struct StatsBody {
     step: StepStats,
     totals: TotalStats,
     prompt_cache: PromptCacheStats,
+    disk_cache: Option<DiskCacheStats>,
     memory: MemoryStats,
 }
 
@@ -140,6 +142,25 @@ struct PromptCacheStats {
     misses: u64,
     hit_tokens: u64,
     evictions: u64,
+    refusals: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct DiskCacheStats {
+    entries: usize,
+    bytes: u64,
+    max_bytes: u64,
+    queued_bytes: u64,
+    written_today_bytes: u64,
+    day_limit_bytes: Option<u64>,
+    written_bytes: u64,
+    saved: u64,
+    restored: u64,
+    restored_tokens: u64,
+    evicted: u64,
+    dropped: u64,
+    failed: u64,
+    read_only: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -161,6 +182,7 @@ impl StatsBody {
             step: StepStats::from(&snapshot.step),
             totals: TotalStats::from(&snapshot.totals),
             prompt_cache: PromptCacheStats::from(&snapshot.prompt_cache),
+            disk_cache: snapshot.disk_cache.as_ref().map(DiskCacheStats::from),
             memory: MemoryStats::from(&snapshot.memory),
         }
     }
@@ -269,6 +291,28 @@ impl From<&PromptCacheSnapshot> for PromptCacheStats {
             misses: cache.misses,
             hit_tokens: cache.hit_tokens,
             evictions: cache.evictions,
+            refusals: cache.refusals,
+        }
+    }
+}
+
+impl From<&DiskCacheSnapshot> for DiskCacheStats {
+    fn from(cache: &DiskCacheSnapshot) -> Self {
+        Self {
+            entries: cache.entries,
+            bytes: cache.bytes,
+            max_bytes: cache.max_bytes,
+            queued_bytes: cache.queued_bytes,
+            written_today_bytes: cache.written_today_bytes,
+            day_limit_bytes: cache.day_limit_bytes,
+            written_bytes: cache.written_bytes,
+            saved: cache.saved,
+            restored: cache.restored,
+            restored_tokens: cache.restored_tokens,
+            evicted: cache.evicted,
+            dropped: cache.dropped,
+            failed: cache.failed,
+            read_only: cache.read_only.clone(),
         }
     }
 }

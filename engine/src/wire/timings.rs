@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::gateway::{CacheMiss, Usage};
+use crate::prompt_cache::Reason;
 
 /// An extension of ours in every dialect, which its clients ignore.
 #[derive(Debug, Clone, Serialize)]
@@ -23,14 +24,22 @@ pub(super) struct Timings {
 #[derive(Debug, Clone, Serialize)]
 struct CacheMissBody {
     token_index: usize,
+    /// `differs`, or `cannot_trim`: the kept one goes on behind what it shares with the prompt, and its caches
+    /// cannot be taken back to there.
+    reason: &'static str,
+    before: String,
     prompt: String,
     kept: String,
 }
 
 impl From<&CacheMiss> for CacheMissBody {
     fn from(miss: &CacheMiss) -> Self {
-        let CacheMiss { token_index, prompt, kept } = miss.clone();
-        Self { token_index, prompt, kept }
+        let CacheMiss { token_index, reason, before, prompt, kept } = miss.clone();
+        let reason = match reason {
+            Reason::Differs => "differs",
+            Reason::CannotTrim => "cannot_trim",
+        };
+        Self { token_index, reason, before, prompt, kept }
     }
 }
 

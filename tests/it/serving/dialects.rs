@@ -9,7 +9,7 @@ use slipstream_tests::demo;
 use slipstream_tests::server::Server;
 
 /// What `script` makes of the server.
-fn told_by(script: &str, server: &Server) -> Value {
+pub(super) fn told_by(script: &str, server: &Server) -> Value {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(script);
     let output =
         Command::new(demo::client_python()).arg(script).arg(server.url()).output().unwrap();

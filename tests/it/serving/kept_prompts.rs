@@ -1,7 +1,10 @@
-//! Prompts that are kept between requests, as clients see them.
+//! Prompts that are kept between requests and between servers, as clients see them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use slipstream_tests::server::Server;
+use slipstream_tests::server::{Server, run, serve};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -47,7 +50,8 @@ fn agents_with_one_system_prompt_and_later_turns_read_only_what_is_new() {
     let miss = &other["timings"]["cache_miss"];
     assert!(miss["prompt"].as_str().unwrap().starts_with("What"), "{miss}");
     assert!(miss["kept"].as_str().unwrap().starts_with("Who"), "{miss}");
-    assert_eq!(miss["token_index"], cached);
+    assert!(miss["before"].as_str().unwrap().ends_with("user\n"), "{miss}");
+    assert_eq!((&miss["token_index"], &miss["reason"]), (&json!(cached), &json!("differs")));
     let turns = [("user", "Who are you?"), ("assistant", said(&first)), ("user", "Go on.")];
     let (next_tokens, cached) = counts(&ask(&server, &body(&turns)));
     assert!(cached >= first_tokens - 1, "{cached} of {next_tokens}");
@@ -64,4 +68,111 @@ fn a_server_that_keeps_no_prompts_reads_each_one() {
     assert_eq!(said(&again), said(&first));
     let stats = server.stats_when(|stats| stats["batch"]["active_rows"] == 0);
     assert_eq!(stats["prompt_cache"]["entries"], 0);
+}
+
+/// What an agent's tools answer it in turn `number`.
+fn result(number: usize) -> String {
+    let lines = (1..6).map(|line| format!("src/part_{number}.rs:{line}: found {}", number * line));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn each_of_an_agents_thirty_turns_reads_only_what_is_new_however_soon_it_comes() {
+    let server = Server::start(&[]);
+    let mut turns = vec![("user".to_owned(), "Find what is broken.".to_owned())];
+    let mut before = 0;
+    for number in 0..30 {
+        let shown: Vec<(&str, &str)> =
+            turns.iter().map(|(role, content)| (role.as_str(), content.as_str())).collect();
+        let answer = ask(&server, &body(&shown));
+        let (tokens, cached) = counts(&answer);
+        assert!(tokens > before, "turn {number}");
+        assert!(cached + 1 >= before, "turn {number}: {cached} of {before} that were read");
+        before = tokens;
+        turns.push(("assistant".to_owned(), said(&answer).to_owned()));
+        turns.push(("user".to_owned(), result(number)));
+    }
+    assert!(before > 1_500, "{before}");
+}
+
+/// A server that keeps its prompts in `folder` too.
+fn on_disk(folder: &Path) -> Server {
+    Server::start(&["--ssd-cache", folder.to_str().unwrap()])
+}
+
+fn entry_files(folder: &Path) -> Vec<PathBuf> {
+    let inside = |folder: &Path| fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let identities = inside(folder).filter(|path| path.is_dir());
+    identities.flat_map(|identity| inside(&identity).collect::<Vec<_>>()).collect()
+}
+
+#[test]
+fn a_conversation_goes_on_where_its_server_was_stopped_or_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = on_disk(folder.path());
+    let first = ask(&server, &body(&[("user", "Who are you?")]));
+    let (first_tokens, _) = counts(&first);
+    assert_eq!(server.terminate(), Some(0));
+
+    let server = on_disk(folder.path());
+    let mut turns = vec![("user", "Who are you?"), ("assistant", said(&first)), ("user", "Go on.")];
+    let second = ask(&server, &body(&turns));
+    let (second_tokens, cached) = counts(&second);
+    assert!(cached + 1 >= first_tokens, "{cached} of {first_tokens}");
+    assert_eq!(
+        server.stats_when(|stats| stats["batch"]["active_rows"] == 0)["disk_cache"]["restored"],
+        1
+    );
+    // It writes by itself once nobody has asked for a while.
+    server.stats_when(|stats| {
+        stats["disk_cache"]["saved"] == 1 && stats["disk_cache"]["queued_bytes"] == 0
+    });
+    drop(server);
+
+    let server = on_disk(folder.path());
+    turns.extend([("assistant", said(&second)), ("user", "And then?")]);
+    let (_, cached) = counts(&ask(&server, &body(&turns)));
+    assert!(cached + 1 >= second_tokens, "{cached} of {second_tokens}");
+}
+
+#[test]
+fn a_file_that_is_not_what_was_written_is_dropped_and_the_prompt_read_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = on_disk(folder.path());
+    let first = ask(&server, &body(&[("user", "Who are you?")]));
+    assert_eq!(server.terminate(), Some(0));
+    let files = entry_files(folder.path());
+    assert!(!files.is_empty());
+    for file in files {
+        let mut bytes = fs::read(&file).unwrap();
+        let place = bytes.len() / 2;
+        bytes[place] ^= 1;
+        fs::write(&file, bytes).unwrap();
+    }
+    let server = on_disk(folder.path());
+    let again = ask(&server, &body(&[("user", "Who are you?")]));
+    assert_eq!((said(&again), counts(&again).1), (said(&first), 0));
+    let stats = server.stats_when(|stats| stats["batch"]["active_rows"] == 0);
+    assert_eq!(
+        (&stats["disk_cache"]["dropped"], &stats["disk_cache"]["restored"]),
+        (&json!(1), &json!(0))
+    );
+}
+
+#[test]
+fn a_folder_for_prompts_is_refused_where_none_are_kept_or_it_cannot_be_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    for (flags, named) in [
+        (&["--ssd-cache", "x", "--prompt-cache", "off"][..], "`--ssd-cache`"),
+        (&["--ssd-cache-max", "5G"], "--ssd-cache"),
+        (&["--ssd-cache", "x", "--ssd-cache-max", "much"], "--ssd-cache-max"),
+        (&["--ssd-cache", file.to_str().unwrap()], file.to_str().unwrap()),
+    ] {
+        let ended = run(serve().args(flags).args(["--port", "0"]));
+        let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(2), "{flags:?}: {told}");
+        assert!(told.contains(named), "{flags:?}: {told}");
+    }
 }

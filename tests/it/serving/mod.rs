@@ -4,6 +4,7 @@ mod admission;
 mod agents;
 mod bad_models;
 mod bench;
+mod claude_code;
 mod command_line;
 mod dialects;
 mod embeddings;

@@ -5,6 +5,7 @@
 //! over HTTP: how fast it is ready, how long a late request waits, what a full one still does in time,
 //! and what it costs when idle.
 
+mod cache;
 mod late;
 mod models;
 mod pressure;
@@ -52,6 +53,8 @@ pub(crate) enum Subject {
     Models,
     /// What HTTP costs beyond the engine, on a scripted model, and token masks.
     Serving,
+    /// What kept prompts spare, in memory and on disk, beside mlx-lm's server.
+    Cache,
     /// Memory after thousands of requests, many of which leave.
     Soak,
 }
@@ -62,6 +65,7 @@ pub(crate) fn run(workspace: &Workspace, yes: bool, rounds: usize, subject: Subj
         Subject::Engine => bench.run(rounds),
         Subject::Models => models::run(&bench, workspace.root(), rounds),
         Subject::Serving => scripted::run(&bench),
+        Subject::Cache => cache::run(&bench),
         Subject::Soak => soak::run(&bench),
     }
 }

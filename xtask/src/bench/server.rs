@@ -1,5 +1,6 @@
 //! A server to measure, as a user would start it.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
@@ -21,25 +22,42 @@ const READY_SECONDS_MAX: f64 = 120.0;
 /// How long the idle server is watched.
 pub(super) const IDLE_SECONDS: u64 = 10;
 
-/// A running `slipstream serve`, ended when dropped.
+/// A running server, killed when dropped.
 pub(super) struct Server {
     child: Child,
     pub(super) port: u16,
 }
 
 impl Server {
-    /// Starts one and waits until it is ready; also returns how many seconds that took.
+    /// Starts one that keeps no prompts, because rounds ask the same questions and each is to be read, and waits
+    /// until it is ready; also returns how many seconds that took.
     pub(super) fn start(bench: &Bench) -> Result<(Self, f64)> {
-        let log_path = bench.folder.join("server.log");
+        Self::start_with(bench, ["--prompt-cache", "off"])
+    }
+
+    /// Starts one with `flags`.
+    pub(super) fn start_with<A: AsRef<OsStr>>(
+        bench: &Bench,
+        flags: impl IntoIterator<Item = A>,
+    ) -> Result<(Self, f64)> {
+        let task = Task::new("start the server", &bench.server).args(["serve", "--model"]);
+        Self::launch(bench, "server", task.arg(&bench.model).args(["--batch", "8"]).args(flags))
+    }
+
+    /// Starts mlx-lm's.
+    pub(super) fn start_mlx_lm(bench: &Bench) -> Result<(Self, f64)> {
+        let task = Task::new("start mlx-lm's server", &bench.python);
+        let task = task.args(["-m", "mlx_lm", "server", "--model"]).arg(&bench.model);
+        Self::launch(bench, "mlx-lm-server", task)
+    }
+
+    fn launch(bench: &Bench, name: &str, task: Task) -> Result<(Self, f64)> {
+        let log_path = bench.folder.join(format!("{name}.log"));
         let log = fs::File::create(&log_path)
             .with_context(|| format!("failed to create `{}`", log_path.display()))?;
         let also_log = log.try_clone().context("failed to share the server's log")?;
         let port = free_port()?;
-        let task = Task::new("start the server", &bench.server).args(["serve", "--model"]);
-        let task = task.arg(&bench.model).args(["--batch", "8", "--port", &port.to_string()]);
-        // Rounds ask the same questions, and each is to be read.
-        let task = task.args(["--prompt-cache", "off"]);
-        let mut command = task.into_command();
+        let mut command = task.args(["--port", &port.to_string()]).into_command();
         command.stdin(Stdio::null()).stdout(log).stderr(also_log);
         let watch = Stopwatch::start();
         let child = command.spawn().context("failed to start the server")?;
@@ -117,11 +135,22 @@ pub(super) fn model_name(port: u16) -> Result<String> {
     Ok(name.context("failed to find a model in `/v1/models`")?.to_owned())
 }
 
-/// Starts to stream an answer of at most `tokens_max`.
+/// Starts to stream an answer of at most `tokens_max` to one question.
 pub(super) fn chat(port: u16, model: &str, prompt: &str, tokens_max: u64) -> Result<http::Events> {
+    let messages = json!([{ "role": "user", "content": prompt }]);
+    converse(port, model, &messages, tokens_max)
+}
+
+/// Starts to stream what follows `messages`, at most `tokens_max`.
+pub(super) fn converse(
+    port: u16,
+    model: &str,
+    messages: &Value,
+    tokens_max: u64,
+) -> Result<http::Events> {
     let body = json!({
         "model": model,
-        "messages": [{ "role": "user", "content": prompt }],
+        "messages": messages,
         "max_tokens": tokens_max,
         "temperature": 0,
         "stream": true,

@@ -1,14 +1,17 @@
 //! What a benchmark measured, and how it reads: medians over rounds, ratios, a table and JSON.
 //! Nothing here runs anything.
 
+mod cache;
 mod decode;
 mod engine;
 mod scripted;
 mod serving;
 mod soak;
+mod wanted;
 
 use serde_json::{Value, json};
 
+pub(crate) use cache::{Agents, Cache, Restart};
 pub(crate) use decode::{Decode, Reading, parse_cells};
 pub(crate) use engine::Engine;
 pub(crate) use scripted::Scripted;

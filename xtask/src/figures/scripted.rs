@@ -3,18 +3,11 @@
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
+use super::wanted::Wanted;
+
 /// What `slipstream bench --figures serving,grammar` printed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Scripted(Value);
-
-/// A figure, and below what it is wanted.
-#[derive(Debug, Clone, PartialEq)]
-struct Figure {
-    name: String,
-    measured: f64,
-    wanted: f64,
-    unit: &'static str,
-}
 
 /// Processor time of the server per token of each stream, beyond the engine.
 const TOKEN_MICROSECONDS: f64 = 50.0;
@@ -30,7 +23,7 @@ impl Scripted {
         let scripted = Self(value);
         let figures = scripted.figures();
         match figures.iter().find(|figure| figure.measured.is_nan()) {
-            Some(Figure { name, .. }) => bail!("failed to find `{name}` in a benchmark"),
+            Some(Wanted { name, .. }) => bail!("failed to find `{name}` in a benchmark"),
             None if scripted.list("/serving/tokens").is_empty() || figures.is_empty() => {
                 bail!("failed to find a server's figures in `{}`", scripted.0)
             }
@@ -40,9 +33,8 @@ impl Scripted {
 
     /// For people.
     pub(crate) fn table(&self) -> String {
-        let head = format!("{:<52} {:>9} {:>9}", "", "measured", "wanted");
-        let mut lines = vec![head];
-        lines.extend(self.figures().iter().map(Figure::line));
+        let mut lines = vec![Wanted::head()];
+        lines.extend(self.figures().iter().map(Wanted::line));
         lines.extend(self.list("/serving/tokens").iter().map(|crowd| {
             let (streams, wrong) = (&crowd["streams"], &crowd["wrong_streams"]);
             let name = format!("streams of {streams} whose text is not the script's");
@@ -76,8 +68,8 @@ impl Scripted {
         }
     }
 
-    fn figures(&self) -> Vec<Figure> {
-        let tokens = self.list("/serving/tokens").iter().map(|crowd| Figure {
+    fn figures(&self) -> Vec<Wanted> {
+        let tokens = self.list("/serving/tokens").iter().map(|crowd| Wanted {
             name: format!(
                 "serving CPU per token, {} streams, {}",
                 crowd["streams"],
@@ -91,12 +83,12 @@ impl Scripted {
             [("median", "overhead_ms_median"), ("p99", "overhead_ms_p99")].map(|(name, field)| {
                 let name =
                     format!("first text beyond the engine, {} streams, {name}", first["streams"]);
-                Figure { name, measured: number(first, field), wanted: FIRST_TEXT_MS, unit: "ms" }
+                Wanted { name, measured: number(first, field), wanted: FIRST_TEXT_MS, unit: "ms" }
             })
         });
         let masks = self.list("/grammar/masks").iter().flat_map(|masks| {
             let constraint = masks["constraint"].as_str().unwrap_or_default();
-            [("mean", "mean_ms"), ("p99", "p99_ms")].map(|(name, field)| Figure {
+            [("mean", "mean_ms"), ("p99", "p99_ms")].map(|(name, field)| Wanted {
                 name: format!("mask fill of a row, {constraint}, {name}"),
                 measured: number(masks, field),
                 wanted: MASK_MS,
@@ -108,14 +100,6 @@ impl Scripted {
 
     fn list(&self, pointer: &str) -> &[Value] {
         self.0.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
-    }
-}
-
-impl Figure {
-    fn line(&self) -> String {
-        let Self { name, measured, wanted, unit } = self;
-        let missed = if measured < wanted { "" } else { "  MISSED" };
-        format!("{name:<52} {measured:>6.3} {unit} {:>9}{missed}", format!("< {wanted} {unit}"))
     }
 }
 

@@ -223,7 +223,10 @@ async fn tools_turns_and_results_reach_the_template_and_are_counted_as_they_are_
             {"type": "text", "text": "well?"},
         ]},
     ]);
-    let body = message_body(json!({"messages": turns, "system": "Be brief."}));
+    // Without it a model is told not to think, which responses have another word for.
+    let thinking = json!({"type": "adaptive"});
+    let asked = json!({"messages": turns, "system": "Be brief.", "thinking": thinking});
+    let body = message_body(asked);
     let message = server.client.post(MESSAGES, &body).await.json();
     let prompt = || tokenizer.decode_spelled(&server.rows.specs().pop().unwrap().prompt).unwrap();
     let messages = prompt();

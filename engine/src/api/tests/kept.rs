@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::gateway::ModelCard;
 use crate::gateway::script::says;
 use crate::tokenizer::Tokenizer;
 
@@ -66,4 +67,46 @@ async fn a_prompt_without_a_system_part_or_too_short_to_be_kept_is_not_cut_for_i
     assert_eq!(parts(CHAT, &long).await.len(), 1, "its last turn ends");
     let short = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5});
     assert!(parts(CHAT, &short).await.is_empty());
+}
+
+/// The prompts of what Claude Code sends in each dialect, which differ in their first line alone.
+async fn prompts_of_two_lines(keeps_billing_line: bool) -> Vec<String> {
+    let tokenizer = script::tokenizer();
+    let card = ModelCard { keeps_billing_line, ..script::card() };
+    let rows = ScriptedRows::new(|_| says("hello"));
+    let (scheduler, clock) = (SchedulerConfig::default(), Clock::monotonic());
+    let engine = Engine::new(card, tokenizer.clone(), rows.clone(), scheduler, clock);
+    let server = Server::start_engine(rows, engine, ServeConfig::default()).await;
+    let user = json!({"role": "user", "content": "about bees"});
+    for cch in ["0aa41", "f31bc"] {
+        let line = format!("x-anthropic-billing-header: cc_version=2.1.37.{cch}; cch={cch};");
+        let texts = [line.as_str(), "Be brief."].map(|text| json!({"type": "text", "text": text}));
+        let whole = format!("{line}\n\nBe brief.");
+        for (path, body) in [
+            (
+                MESSAGES,
+                json!({"model": "claude", "max_tokens": 5, "system": texts, "messages": [user]}),
+            ),
+            (
+                MESSAGES,
+                json!({"model": "claude", "max_tokens": 5, "system": whole, "messages": [user]}),
+            ),
+            (CHAT, json!({"messages": [{"role": "system", "content": whole}, user]})),
+            (CHAT, json!({"messages": [{"role": "system", "content": texts}, user]})),
+            (RESPONSES, json!({"instructions": whole, "input": [user]})),
+        ] {
+            let answer = server.client.post(path, &body).await;
+            assert_eq!(answer.status, 200, "{answer:?}");
+        }
+    }
+    server.rows.specs().iter().map(|spec| text(&tokenizer, &spec.prompt)).collect()
+}
+
+#[tokio::test]
+async fn a_line_about_accounting_is_no_part_of_a_prompt_unless_it_is_to_be_kept() {
+    let clean = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nabout bees<|im_end|>\n\
+                 <|im_start|>assistant\n";
+    assert_eq!(prompts_of_two_lines(false).await, [clean; 10]);
+    let kept = prompts_of_two_lines(true).await;
+    assert!(kept[..5].iter().all(|prompt| prompt.contains("cch=0aa41")), "{kept:?}");
 }

@@ -316,17 +316,21 @@ async fn an_error_amid_a_stream_is_a_frame_and_then_the_end() {
 #[tokio::test]
 async fn an_error_of_a_row_is_the_status_of_a_whole_answer() {
     for (code, status) in [
-        (Code::OverBudget, 400),
-        (Code::QueueFull, 429),
-        (Code::EngineFailed, 503),
-        (Code::Internal, 500),
+        (Code::OverBudget, [400, 400]),
+        (Code::QueueFull, [429, 429]),
+        // Anthropic's own number for a server that is overloaded.
+        (Code::EngineFailed, [503, 529]),
+        (Code::Internal, [500, 500]),
     ] {
         let failure = Error::new(code, "no");
         let steps = [says("ab"), vec![Step::Fail(failure)]].concat();
         let server = Server::start(ScriptedRows::new(move |_| steps.clone())).await;
-        let answer = server.client.post(CHAT, &chat("hi", json!({}))).await;
-        assert_eq!((answer.status, &answer.json()["error"]["message"]), (status, &json!("no")));
-        assert_eq!(answer.header("retry-after").is_some(), [429, 503].contains(&status));
+        let body = chat("hi", json!({"model": "default", "max_tokens": 9}));
+        for (path, status) in [CHAT, MESSAGES].into_iter().zip(status) {
+            let answer = server.client.post(path, &body).await;
+            assert_eq!((answer.status, &answer.json()["error"]["message"]), (status, &json!("no")));
+            assert_eq!(answer.header("retry-after").is_some(), [429, 503, 529].contains(&status));
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use serde_json::json;
 use super::*;
 use crate::gateway::Health;
 use crate::telemetry::{
-    BatchSnapshot, MemorySnapshot, PromptCacheSnapshot, RowSnapshot, Snapshot, StepTimes, Totals,
+    BatchSnapshot, DiskCacheSnapshot, MemorySnapshot, PromptCacheSnapshot, RowSnapshot, Snapshot,
+    StepTimes, Totals,
 };
 
 #[tokio::test]
@@ -80,7 +81,13 @@ async fn stats_show_every_figure_of_the_snapshot() {
             },
             "prompt_cache": {
                 "entries": 3, "bytes": 700, "cap_bytes": 1000, "hits": 5, "misses": 2,
-                "hit_tokens": 60, "evictions": 1,
+                "hit_tokens": 60, "evictions": 1, "refusals": 4,
+            },
+            "disk_cache": {
+                "entries": 2, "bytes": 900, "max_bytes": 2000, "queued_bytes": 30,
+                "written_today_bytes": 950, "day_limit_bytes": 4000, "written_bytes": 9000,
+                "saved": 3, "restored": 6, "restored_tokens": 77, "evicted": 1, "dropped": 5,
+                "failed": 8, "read_only": "the disk is full",
             },
             "memory": {
                 "active_bytes": 10, "cache_bytes": 11, "peak_bytes": 12, "weights_bytes": 13,
@@ -98,34 +105,58 @@ fn kept_prompts() -> PromptCacheSnapshot {
         misses: 2,
         hit_tokens: 60,
         evictions: 1,
+        refusals: 4,
+    }
+}
+
+fn stored_prompts() -> DiskCacheSnapshot {
+    DiskCacheSnapshot {
+        entries: 2,
+        bytes: 900,
+        max_bytes: 2000,
+        queued_bytes: 30,
+        written_today_bytes: 950,
+        day_limit_bytes: Some(4000),
+        written_bytes: 9000,
+        saved: 3,
+        restored: 6,
+        restored_tokens: 77,
+        evicted: 1,
+        dropped: 5,
+        failed: 8,
+        read_only: Some("the disk is full".to_owned()),
+    }
+}
+
+fn waiting_row() -> RowSnapshot {
+    RowSnapshot {
+        id: "chatcmpl-1".to_owned(),
+        client: "opencode".into(),
+        state: "waiting",
+        lane: "serial",
+        lane_reasons: ["the batch cap is 1".to_owned()].into(),
+        priority: "background",
+        cached_tokens: 4,
+        prompt_tokens: 5,
+        prefilled_tokens: 1,
+        generated_tokens: 2,
+        max_tokens: 9,
+        tokens_per_second_now: 1.5,
+        tokens_per_second_mean: 2.5,
+        kv_bytes: 64,
+        kv_projected_bytes: 640,
+        waiting_reason: Some("the batch is full".to_owned()),
+        queue_place: Some(3),
+        queue_ms: 70.5,
+        prefill_ms: 6.0,
+        decode_ms: 0.5,
+        age_ms: 77,
     }
 }
 
 pub(super) fn snapshot() -> Snapshot {
     Snapshot {
-        rows: vec![RowSnapshot {
-            id: "chatcmpl-1".to_owned(),
-            client: "opencode".into(),
-            state: "waiting",
-            lane: "serial",
-            lane_reasons: ["the batch cap is 1".to_owned()].into(),
-            priority: "background",
-            cached_tokens: 4,
-            prompt_tokens: 5,
-            prefilled_tokens: 1,
-            generated_tokens: 2,
-            max_tokens: 9,
-            tokens_per_second_now: 1.5,
-            tokens_per_second_mean: 2.5,
-            kv_bytes: 64,
-            kv_projected_bytes: 640,
-            waiting_reason: Some("the batch is full".to_owned()),
-            queue_place: Some(3),
-            queue_ms: 70.5,
-            prefill_ms: 6.0,
-            decode_ms: 0.5,
-            age_ms: 77,
-        }],
+        rows: vec![waiting_row()],
         batch: BatchSnapshot {
             configured: 8,
             mode: "batch",
@@ -150,6 +181,7 @@ pub(super) fn snapshot() -> Snapshot {
             gap_ms_p99: 20.5,
         },
         prompt_cache: kept_prompts(),
+        disk_cache: Some(stored_prompts()),
         totals: Totals {
             cached_tokens: 60,
             finished_rows: 1,

@@ -346,6 +346,28 @@ async fn markup_in_earlier_answers_is_markup() {
 }
 
 #[tokio::test]
+async fn reasoning_that_an_earlier_answer_left_open_is_not_the_next_ones() {
+    for (markers, begin, special) in [
+        ("<think> </think>", "<think>", &[][..]),
+        ("<think> </think>", "<think>", &["<think>", "</think>"]),
+        ("[THINK] [/THINK]", "[THINK]", &["[THINK]", "[/THINK]"]),
+    ] {
+        let (server, tokenizer) = server_saying(markers, special, "Use it well.").await;
+        for earlier in
+            [format!("Write {begin} first."), format!("{begin}\nCut off"), begin.to_owned()]
+        {
+            let turns = [("user", "How?"), ("assistant", &*earlier), ("user", "hi")];
+            let turns = turns.map(|(role, content)| json!({"role": role, "content": content}));
+            let told = ask(&server, json!({"messages": turns})).await;
+            assert_eq!((&*told.content, &*told.reasoning), ("Use it well.", ""), "{earlier}");
+            let prompt =
+                tokenizer.decode_spelled(&server.rows.specs().pop().unwrap().prompt).unwrap();
+            assert!(prompt.contains(&earlier), "{prompt}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn histories_reach_the_template_as_it_reads_them() {
     let (server, tokenizer) = server_saying("<tool_call> <think>", &[], "x").await;
     let function = |arguments: Value| json!({"name": "now", "arguments": arguments});

@@ -9,17 +9,21 @@ use slipstream_engine::clock::Clock;
 use slipstream_engine::config::{ByteBudget, ByteCount, Levers, Room, SchedulerConfig};
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::gateway::{
-    Cuts, Embeddings, ModelCapabilities, ModelCard, RowThread, TextVectors,
+    Cuts, Embeddings, ModelCapabilities, ModelCard, Resources, RowThread, TextVectors,
 };
 use slipstream_engine::mlx::thread::RebuildPause;
 use slipstream_engine::mlx::{BackEnd, Device, Dtype, ReadProgress, fused};
 use slipstream_engine::model::{self, Decoding, Family, LoadOptions, Loaded};
+use slipstream_engine::prompt_cache::disk::{DiskConfig, DiskTier};
 use slipstream_engine::sampling::{SamplingOverrides, SamplingParams};
 use slipstream_engine::scheduler::MlxExecutor;
 use tracing::{info, warn};
 
 /// Weights that take some seconds to read.
 const LARGE_MODEL_BYTES: u64 = 1 << 30;
+
+/// What makes the bits of a cache beside the checkpoint: this program and the MLX that it is built on.
+const BUILD: &str = concat!("slipstream ", env!("CARGO_PKG_VERSION"), ", mlx 0.32.2, caches 1");
 
 /// What to load, and how.
 #[derive(Debug, Clone, clap::Args)]
@@ -61,7 +65,10 @@ pub(crate) struct Serving {
     pub(crate) scheduler: SchedulerConfig,
     pub(crate) kv_budget: ByteBudget,
     pub(crate) prompt_cache: ByteBudget,
+    /// Where prompts are kept on disk, if they are.
+    pub(crate) disk: Option<DiskConfig>,
     pub(crate) max_tokens_default: usize,
+    pub(crate) keeps_billing_line: bool,
     /// What the flags say of sampling.
     pub(crate) sampling: SamplingOverrides,
 }
@@ -118,22 +125,45 @@ impl ModelArguments {
     /// Loads the model on an engine thread of its own.
     pub(crate) fn start(&self, serving: Serving, clock: Clock) -> Result<Served> {
         let learned = Arc::new(OnceLock::new());
-        let (arguments, known) = (self.clone(), Arc::clone(&learned));
+        let (arguments, known, time) = (self.clone(), Arc::clone(&learned), clock.clone());
         let build = move || {
             let device = Device::select()?;
             let (loaded, scheme) = arguments.load(device.back_end(), serving.scheduler.levers)?;
             let card = arguments.describe(&loaded, &scheme, device.back_end(), &serving)?;
             let config = serving.on(device, &loaded, &card)?;
+            let disk = arguments.open_disk(&serving, &card, &scheme, time.clone())?;
             let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes);
+            let executor = executor.with_kv_scheme(scheme).with_levers(config.levers);
             // A rebuild after a failure loads the same files: what was learned first stays true.
             let _ = known.set((card, config.clone()));
-            Ok((executor.with_kv_scheme(scheme).with_levers(config.levers), config))
+            Ok(Resources { executor, config, disk })
         };
         let rows = RowThread::start(clock, RebuildPause::default(), build)?;
         let (card, scheduler) = learned.get().cloned().ok_or_else(|| {
             Error::new(Code::Internal, "a model loaded without telling what it is")
         })?;
         Ok(Served { rows, card, scheduler })
+    }
+
+    /// The disk tier for what this model makes under `scheme`, if there is to be one. Anything that shows in the
+    /// bits of a cache is part of its identity.
+    fn open_disk(
+        &self,
+        serving: &Serving,
+        card: &ModelCard,
+        scheme: &KvScheme,
+        clock: Clock,
+    ) -> Result<Option<DiskTier>> {
+        let Some(config) = serving.disk.clone() else { return Ok(None) };
+        let settings = [
+            &card.dtype,
+            &card.back_end,
+            &format!("{scheme:?}"),
+            &format!("{:?}", serving.scheduler.levers),
+            BUILD,
+        ];
+        let identity = model::fingerprint(&self.model, &settings)?;
+        DiskTier::open(config, &identity, clock).map(Some)
     }
 
     fn describe(
@@ -161,6 +191,7 @@ impl ModelArguments {
             },
             sampling_defaults: serving.sampling.over(&of_model.over(&SamplingParams::default())),
             max_tokens_default: serving.max_tokens_default,
+            keeps_billing_line: serving.keeps_billing_line,
             kv: loaded.kv_profile(scheme),
         })
     }

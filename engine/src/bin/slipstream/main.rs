@@ -24,7 +24,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve a model over HTTP.
-    Serve(serve::Arguments),
+    Serve(Box<serve::Arguments>),
     /// Turn a GGUF file into a model directory.
     Import(import::Arguments),
     /// Measure decode speed on this machine.
@@ -37,7 +37,7 @@ enum Command {
 fn main() -> ! {
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
-        Command::Serve(arguments) => serve::run(arguments),
+        Command::Serve(arguments) => serve::run(*arguments),
         Command::Import(arguments) => import::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::BenchClients(arguments) => bench::run_clients(&arguments),

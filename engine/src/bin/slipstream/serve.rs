@@ -8,12 +8,13 @@ use std::time::Duration;
 use slipstream_engine::api;
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::{
-    ApiKey, ByteBudget, ByteCount, KeepAlive, Levers, SchedulerConfig, ServeConfig,
+    ApiKey, ByteBudget, ByteCount, KeepAlive, Levers, SchedulerConfig, ServeConfig, parse_bytes,
 };
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::gateway::{Engine, ModelCard, PLACEMENT_LOG};
 use slipstream_engine::limits;
 use slipstream_engine::mlx::{BackEnd, Device};
+use slipstream_engine::prompt_cache::disk::DiskConfig;
 use slipstream_engine::tokenizer::Tokenizer;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -62,11 +63,17 @@ pub(crate) struct Arguments {
     /// leave it: bytes, `auto` (half of it) or `off`.
     #[arg(long, value_name = "BYTES", default_value = "auto")]
     prompt_cache: ByteBudget,
+    #[command(flatten)]
+    disk: DiskArguments,
     /// Tokens of an answer at most when a request does not say. Each row reserves memory for all
     /// the tokens that it may generate.
     #[arg(long, value_name = "TOKENS", default_value_t = limits::ANSWER_TOKENS_DEFAULT as u32,
           value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: u32,
+    /// Leave the line about accounting in prompts with which Claude Code begins its system prompt. It differs
+    /// from request to request, so that no prompt begins like a kept one.
+    #[arg(long)]
+    keep_billing_line: bool,
     #[command(flatten)]
     sampling: SamplingArguments,
     /// A name, beyond the loopback ones, that clients may call this server by (repeatable).
@@ -86,6 +93,36 @@ pub(crate) struct Arguments {
     /// `off`, or `auto`, what each API's clients need. The header x-slipstream-keep-alive wins.
     #[arg(long, value_name = "KIND", default_value = "auto")]
     keep_alive: KeepAlive,
+}
+
+/// Prompts that outlive the process.
+#[derive(Debug, clap::Args)]
+struct DiskArguments {
+    /// Keep prompts in this folder too, for conversations that go on after a restart. It is made if there is
+    /// none; servers may share it.
+    #[arg(long, value_name = "DIR")]
+    ssd_cache: Option<PathBuf>,
+    /// Bytes that the folder may take; what was used least recently goes first [default: 16Gi].
+    #[arg(long, value_name = "BYTES", requires = "ssd_cache", value_parser = bytes)]
+    ssd_cache_max: Option<u64>,
+    /// Bytes that may be written to it in a day (UTC), for the drive's sake [default: 64Gi].
+    #[arg(long, value_name = "BYTES", requires = "ssd_cache", value_parser = bytes)]
+    ssd_cache_day_max: Option<u64>,
+}
+
+impl DiskArguments {
+    fn config(&self) -> Option<DiskConfig> {
+        Some(DiskConfig {
+            folder: self.ssd_cache.clone()?,
+            max_bytes: self.ssd_cache_max.unwrap_or(limits::DISK_CACHE_BYTES_DEFAULT),
+            day_limit_bytes: Some(self.ssd_cache_day_max.unwrap_or(limits::DISK_DAY_BYTES_DEFAULT)),
+            queue_bytes: limits::DISK_QUEUE_BYTES_DEFAULT,
+        })
+    }
+}
+
+fn bytes(text: &str) -> std::result::Result<u64, String> {
+    parse_bytes(text).ok_or_else(|| "not a number of bytes, such as 500M or 16Gi".to_owned())
 }
 
 fn chunk_tokens() -> clap::builder::RangedI64ValueParser<u32> {
@@ -127,6 +164,7 @@ fn log_filter(levers: Levers) -> EnvFilter {
 async fn serve(arguments: Arguments, levers: Levers) -> Result<()> {
     let clock = Clock::monotonic();
     let shutdown = shutdown_signal()?;
+    arguments.check()?;
     let serving = arguments.serving(Device::select()?.back_end(), levers);
     // The port comes first: a model takes seconds to load, a port in use is known at once.
     let listener = api::bind(&arguments.host, arguments.port).await?;
@@ -145,6 +183,18 @@ async fn serve(arguments: Arguments, levers: Levers) -> Result<()> {
 }
 
 impl Arguments {
+    /// # Errors
+    /// `InvalidRequest` when a flag has nothing to act on.
+    fn check(&self) -> Result<()> {
+        match (&self.disk.ssd_cache, self.prompt_cache) {
+            (Some(_), ByteBudget::Off | ByteBudget::Bytes(0)) => {
+                let message = "`--ssd-cache` has no effect with `--prompt-cache off`";
+                Err(Error::new(Code::InvalidRequest, message))
+            }
+            (Some(_) | None, _) => Ok(()),
+        }
+    }
+
     fn serving(&self, back_end: BackEnd, levers: Levers) -> Serving {
         let (chunk_tokens, gap_ms) = match back_end {
             BackEnd::Cpu => (limits::PREFILL_CHUNK_TOKENS_CPU, limits::MAX_GAP_MS_CPU),
@@ -165,7 +215,9 @@ impl Arguments {
             },
             kv_budget: self.kv_budget,
             prompt_cache: self.prompt_cache,
+            disk: self.disk.config(),
             max_tokens_default: self.max_tokens as usize,
+            keeps_billing_line: self.keep_billing_line,
             sampling: self.sampling.overrides(),
         }
     }

@@ -18,8 +18,8 @@ impl Twin {
         let (saved, arrays) = self.set.save().unwrap();
         let text = serde_json::to_string(&saved).unwrap();
         let arrays = arrays.iter().map(|array| {
-            let raw = tensor::read(array).unwrap();
-            tensor::write(raw.dtype, &raw.shape, &raw.bytes).unwrap()
+            let spec = tensor::spec(array).unwrap();
+            tensor::write(spec.dtype, &spec.shape, &tensor::read(array).unwrap()).unwrap()
         });
         let saved: SavedSet = serde_json::from_str(&text).unwrap();
         let set = CacheSet::restore(Self::empty(&self.kinds).set, &saved, arrays.collect());

@@ -25,7 +25,8 @@ pub(in crate::output) struct Writer {
     tools: Arc<[Tool]>,
     id_form: IdForm,
     id_seed: String,
-    started: usize,
+    /// Of the calls that were started.
+    ids: Vec<String>,
     ended: usize,
     open: bool,
     known_only: bool,
@@ -38,7 +39,7 @@ impl Writer {
             tools,
             id_form,
             id_seed,
-            started: 0,
+            ids: Vec::new(),
             ended: 0,
             open: false,
             known_only: false,
@@ -51,18 +52,14 @@ impl Writer {
     }
 
     pub(in crate::output) fn reasoning(&mut self, text: String) {
-        match self.parts.last_mut() {
-            _ if text.is_empty() => {}
-            Some(AnswerPart::Reasoning(before)) => before.push_str(&text),
-            _ => self.parts.push(AnswerPart::Reasoning(text)),
+        if !text.is_empty() {
+            AnswerPart::join(&mut self.parts, AnswerPart::Reasoning(text));
         }
     }
 
     pub(in crate::output) fn text(&mut self, text: String) {
-        match self.parts.last_mut() {
-            _ if text.is_empty() => {}
-            Some(AnswerPart::Text(before)) => before.push_str(&text),
-            _ => self.parts.push(AnswerPart::Text(text)),
+        if !text.is_empty() {
+            AnswerPart::join(&mut self.parts, AnswerPart::Text(text));
         }
     }
 
@@ -71,17 +68,19 @@ impl Writer {
         self.known_only = known_only;
     }
 
-    /// Starts a call of `name`, with the model's own `id` if it gave one. `false` when it is none,
-    /// because it was `bare`, which only calls of tools that the request has may be.
+    /// Starts a call of `name`, with the model's own `id` if it gave one that no other call has. `false` when it
+    /// is none, because it was `bare`, which only calls of tools that the request has may be.
     #[must_use]
     pub(super) fn start(&mut self, name: &str, id: Option<String>, bare: bool) -> bool {
         if name.is_empty() || ((bare || self.known_only) && self.tool(name).is_none()) {
             return false;
         }
-        let index = self.started;
-        let id = id.filter(|id| !id.is_empty()).unwrap_or_else(|| self.new_id(name, index));
+        let index = self.ids.len();
+        let is_new = |id: &String| !id.is_empty() && !self.ids.contains(id);
+        let made = || (index..).map(|index| self.new_id(name, index)).find(is_new);
+        let id = id.filter(is_new).or_else(made).unwrap_or_default();
+        self.ids.push(id.clone());
         self.parts.push(AnswerPart::ToolCallStarted { index, id, name: name.to_owned() });
-        self.started += 1;
         self.open = true;
         true
     }
@@ -91,14 +90,8 @@ impl Writer {
         if json.is_empty() || !self.open {
             return;
         }
-        let open = self.started - 1;
-        match self.parts.last_mut() {
-            Some(AnswerPart::ToolCallArguments { json: before, .. }) => before.push_str(json),
-            _ => {
-                let json = json.to_owned();
-                self.parts.push(AnswerPart::ToolCallArguments { index: open, json });
-            }
-        }
+        let (index, json) = (self.ids.len() - 1, json.to_owned());
+        AnswerPart::join(&mut self.parts, AnswerPart::ToolCallArguments { index, json });
     }
 
     /// Ends the open call.
@@ -106,7 +99,7 @@ impl Writer {
         if self.open {
             self.open = false;
             self.ended += 1;
-            self.parts.push(AnswerPart::ToolCallEnded { index: self.started - 1 });
+            self.parts.push(AnswerPart::ToolCallEnded { index: self.ids.len() - 1 });
         }
     }
 

@@ -527,3 +527,23 @@ fn ids_are_of_the_request() {
     assert!(one[0] != one[1] && one[0] != other[0]);
     assert_eq!(one, ids("one"));
 }
+
+#[test]
+fn an_id_that_the_model_gives_twice_is_given_once() {
+    let call = |id: &str| {
+        format!("<|tool_call_begin|>{id}<|tool_call_argument_begin|>{{}}<|tool_call_end|>")
+    };
+    let section = |ids: [&str; 3]| {
+        let given = ids.map(call).concat();
+        format!("<|tool_calls_section_begin|>{given}<|tool_calls_section_end|>")
+    };
+    for (given, told) in [
+        (["functions.now:3", "functions.now:4", "functions.now:5"], [3, 4, 5]),
+        (["functions.now:0", "functions.now:0", "functions.now:1"], [0, 1, 2]),
+        (["functions.now:1", "functions.now:1", "functions.now:1"], [1, 2, 3]),
+    ] {
+        let answer = whole(&calls(ToolFormat::KimiK2), &options(), &section(given));
+        let ids: Vec<String> = answer.calls.into_iter().map(|call| call.id).collect();
+        assert_eq!(ids, told.map(|number| format!("functions.now:{number}")), "{given:?}");
+    }
+}

@@ -124,7 +124,7 @@ const ANSWERS: &[(ToolFormat, &str)] = &[
     ),
     (
         ToolFormat::KimiK2,
-        "b<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{\"a\": 1}<|tool_call_end|><|tool_calls_section_end|>c",
+        "b<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{\"a\": 1}<|tool_call_end|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>c",
     ),
     (
         ToolFormat::DeepSeek,

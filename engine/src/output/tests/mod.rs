@@ -64,14 +64,14 @@ pub(super) fn folded(parts: &[AnswerPart]) -> FoldedAnswer {
 /// What [`AnswerPart`] promises.
 fn check_order(parts: &[AnswerPart]) {
     let mut open = None;
-    let mut started = 0;
+    let mut ids = Vec::new();
     for part in parts {
         match part {
             AnswerPart::Reasoning(text) | AnswerPart::Text(text) => assert!(!text.is_empty()),
             AnswerPart::ToolCallStarted { index, id, name } => {
-                assert_eq!(*index, started);
-                assert!(!id.is_empty() && !name.is_empty());
-                started += 1;
+                assert_eq!(*index, ids.len());
+                assert!(!id.is_empty() && !name.is_empty() && !ids.contains(id), "{id} of {ids:?}");
+                ids.push(id.clone());
                 open = Some(*index);
             }
             AnswerPart::ToolCallArguments { index, json } => {

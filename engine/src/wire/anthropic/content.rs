@@ -1,21 +1,19 @@
 //! Anthropic's content blocks as a conversation.
 
+use std::borrow::Cow;
+
 use crate::error::{Error, Result};
 use crate::wire::Fields;
-use crate::wire::contents::{Contents, Kind, contents, text, texts};
+use crate::wire::contents::{Contents, Kind, contents, texts};
 use crate::wire::conversation::Conversation;
+use crate::wire::fields::mismatch;
 
-/// Blocks that hold a text.
+/// Blocks of which a system prompt is made.
 const TEXTS: &[Kind] = &[("text", "text")];
-
-/// How Claude Code begins a line about its accounting, which differs from request to request: it is not
-/// for the model, and would keep the cache from knowing the prompt again.
-const BILLING: &str = "x-anthropic-billing-header:";
 
 /// The system prompt: a text, or blocks of text.
 pub(super) fn system(fields: &Fields<'_>) -> Result<Option<String>> {
-    let mut texts = texts(fields, "system", TEXTS)?.unwrap_or_default();
-    texts.retain(|text| !text.starts_with(BILLING));
+    let texts = texts(fields, "system", TEXTS)?.unwrap_or_default();
     Ok(Some(texts.join("\n")).filter(|text| !text.is_empty()))
 }
 
@@ -25,7 +23,7 @@ pub(super) fn message(conversation: &mut Conversation, fields: &Fields<'_>) -> R
     if !["user", "assistant", "system"].contains(&role) {
         return Err(fields.unexpected("role", "`user` or `assistant`"));
     }
-    fields.required("content")?;
+    let given = fields.required("content")?;
     let blocks = match contents(fields, "content")? {
         Some(Contents::Parts(blocks)) => blocks,
         Some(Contents::Text(text)) => {
@@ -34,12 +32,15 @@ pub(super) fn message(conversation: &mut Conversation, fields: &Fields<'_>) -> R
         }
         None => Vec::new(),
     };
+    if blocks.is_empty() && role != "assistant" {
+        return Err(mismatch(&fields.path_of("content"), "a text or at least one block", given));
+    }
     // Texts in a row are one message.
-    let mut texts: Vec<&str> = Vec::new();
+    let mut texts: Vec<Cow<'_, str>> = Vec::new();
     for block in &blocks {
         let kind = block.required_text("type")?;
-        if kind == "text" {
-            texts.push(text(block, TEXTS)?);
+        if let Some(text) = spoken(role, kind, block)? {
+            texts.push(text);
             continue;
         }
         say_all(conversation, role, &mut texts);
@@ -53,7 +54,7 @@ pub(super) fn message(conversation: &mut Conversation, fields: &Fields<'_>) -> R
     Ok(())
 }
 
-fn say_all(conversation: &mut Conversation, role: &str, texts: &mut Vec<&str>) {
+fn say_all(conversation: &mut Conversation, role: &str, texts: &mut Vec<Cow<'_, str>>) {
     if !texts.is_empty() {
         say(conversation, role, &texts.join("\n"));
         texts.clear();
@@ -65,6 +66,41 @@ fn say(conversation: &mut Conversation, role: &str, text: &str) {
         "assistant" => conversation.answer(text),
         _ => conversation.say(role, text),
     }
+}
+
+/// What a block says, if it is one of text: others than the assistant hand on texts with a source too.
+fn spoken<'a>(role: &str, kind: &str, block: &Fields<'a>) -> Result<Option<Cow<'a, str>>> {
+    match kind {
+        "text" => block.required_text("text").map(|text| Some(text.into())),
+        "document" if role != "assistant" => document(block).map(Some),
+        "search_result" if role != "assistant" => search_result(block).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// A document, if it comes as text.
+fn document<'a>(block: &Fields<'a>) -> Result<Cow<'a, str>> {
+    let source = block.required_nested("source")?;
+    let body = match source.required_text("type")? {
+        "text" => vec![source.required_text("data")?],
+        "content" => {
+            source.required("content")?;
+            texts(&source, "content", TEXTS)?.unwrap_or_default()
+        }
+        kind => return Err(source.unsupported_kind("type", "documents", kind)),
+    };
+    let head = [block.text("title")?, block.text("context")?];
+    Ok(lines(head.into_iter().flatten().chain(body)))
+}
+
+fn search_result<'a>(block: &Fields<'a>) -> Result<Cow<'a, str>> {
+    let head = [block.required_text("title")?, block.required_text("source")?];
+    block.required("content")?;
+    Ok(lines(head.into_iter().chain(texts(block, "content", TEXTS)?.unwrap_or_default())))
+}
+
+fn lines<'a>(texts: impl Iterator<Item = &'a str>) -> Cow<'a, str> {
+    texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n").into()
 }
 
 fn assistant_block(conversation: &mut Conversation, kind: &str, block: &Fields<'_>) -> Result<()> {
@@ -87,10 +123,30 @@ fn user_block(conversation: &mut Conversation, kind: &str, block: &Fields<'_>) -
         return Err(misplaced(kind, block));
     }
     let id = block.required_text("tool_use_id")?;
-    block.boolean("is_error")?;
-    let result = texts(block, "content", TEXTS)?.unwrap_or_default();
-    conversation.result(id, &result.join("\n"));
+    let failed = block.boolean("is_error")?.unwrap_or(false);
+    let result = result(block)?;
+    // No template has a word for it, and a result that says nothing would seem to be a success.
+    let result = if failed { format!("Error: {result}").trim_end().to_owned() } else { result };
+    conversation.result(id, &result);
     Ok(())
+}
+
+/// What a tool returned.
+fn result(block: &Fields<'_>) -> Result<String> {
+    let parts = match contents(block, "content")? {
+        None => return Ok(String::new()),
+        Some(Contents::Text(text)) => return Ok(text.to_owned()),
+        Some(Contents::Parts(parts)) => parts,
+    };
+    let text = |part: &Fields<'_>| match part.required_text("type")? {
+        // A tool that was searched for: it is described among the others.
+        "tool_reference" => part.required_text("tool_name").map(str::to_owned),
+        kind => match spoken("user", kind, part)? {
+            Some(text) => Ok(text.into_owned()),
+            None => Err(misplaced(kind, part)),
+        },
+    };
+    Ok(parts.iter().map(text).collect::<Result<Vec<_>>>()?.join("\n"))
 }
 
 /// The error of a block that cannot stand where it does.

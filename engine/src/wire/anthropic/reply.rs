@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::error::ErrorBody;
 use crate::error::Error;
 use crate::gateway::{FinishReason, Usage};
-use crate::output::{AnswerPart, FoldedAnswer, FoldedCall};
+use crate::output::AnswerPart;
 use crate::wire::timings::Timings;
 use crate::wire::{Ending, Frame, Teller};
 
@@ -31,7 +31,7 @@ pub struct MessageTeller {
     /// The place of the next block.
     next: usize,
     /// What was taken of an answer that is told whole.
-    answer: FoldedAnswer,
+    parts: Vec<AnswerPart>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,7 +152,7 @@ impl MessageTeller {
     /// A teller of the message `id` of `model`, whose prompt has `prompt_tokens`.
     pub fn new(id: impl Into<String>, model: impl Into<String>, prompt_tokens: usize) -> Self {
         let (id, model) = (id.into(), model.into());
-        Self { id, model, prompt_tokens, open: None, next: 0, answer: FoldedAnswer::default() }
+        Self { id, model, prompt_tokens, open: None, next: 0, parts: Vec::new() }
     }
 
     fn message(&self, content: Vec<Block>, stop: Stop, usage: UsageCounts) -> Message {
@@ -254,27 +254,38 @@ impl Teller for MessageTeller {
     }
 
     fn fold(&mut self, part: AnswerPart) {
-        self.answer.push(part);
+        AnswerPart::join(&mut self.parts, part);
     }
 
     fn whole(&mut self, ending: &Ending) -> Message {
-        let FoldedAnswer { reasoning, text, calls, .. } = std::mem::take(&mut self.answer);
-        let said = |text: &String| !text.is_empty();
-        let thinking = Some(reasoning).filter(said);
-        let thinking = thinking.map(|thinking| Block::Thinking { thinking, signature: SIGNATURE });
-        let text = Some(text).filter(said).map(|text| Block::Text { text });
-        let calls = calls.into_iter().filter_map(tool_use);
-        let content = thinking.into_iter().chain(text).chain(calls).collect();
+        let content = blocks(std::mem::take(&mut self.parts));
         let message = self.message(content, Stop::from(ending), UsageCounts::from(&ending.usage));
         Message { timings: Some(Timings::from(&ending.usage)), ..message }
     }
 }
 
-/// The block of a call that is complete.
-fn tool_use(call: FoldedCall) -> Option<Block> {
-    let FoldedCall { id, name, arguments, ended, .. } = call;
-    let input = serde_json::from_str(&arguments).ok().filter(|_| ended)?;
-    Some(Block::ToolUse { id, name, input })
+/// The blocks of a whole message, in the order in which they were said; none of a call that did not end.
+fn blocks(parts: Vec<AnswerPart>) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    let (mut called, mut arguments) = (None, String::new());
+    for part in parts {
+        match part {
+            AnswerPart::Reasoning(thinking) => {
+                blocks.push(Block::Thinking { thinking, signature: SIGNATURE });
+            }
+            AnswerPart::Text(text) => blocks.push(Block::Text { text }),
+            AnswerPart::ToolCallStarted { id, name, .. } => {
+                (called, arguments) = (Some((id, name)), String::new());
+            }
+            AnswerPart::ToolCallArguments { json, .. } => arguments.push_str(&json),
+            AnswerPart::ToolCallEnded { .. } => {
+                let input = serde_json::from_str(&arguments).ok();
+                let call = called.take().zip(input);
+                blocks.extend(call.map(|((id, name), input)| Block::ToolUse { id, name, input }));
+            }
+        }
+    }
+    blocks
 }
 
 impl UsageCounts {

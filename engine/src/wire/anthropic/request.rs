@@ -139,8 +139,9 @@ fn stop_sequences(fields: &Fields<'_>) -> Result<Vec<String>> {
 
 // --- thinking ---
 
+/// As Anthropic has it, a model thinks only if it is asked to, by `thinking` or by an effort.
 fn reasoning(fields: &Fields<'_>) -> Result<Reasoning> {
-    let mut reasoning = Reasoning::default();
+    let mut reasoning = Reasoning { enabled: Some(false), effort: None };
     if let Some(thinking) = fields.nested("thinking")? {
         reasoning.enabled = match thinking.required_text("type")? {
             "enabled" => {
@@ -157,6 +158,9 @@ fn reasoning(fields: &Fields<'_>) -> Result<Reasoning> {
     if let Some(output) = fields.nested("output_config")? {
         let asked = effort(&output, "effort", effort::ANTHROPIC)?;
         reasoning.effort = asked.and_then(|asked| asked.effort);
+        if reasoning.effort.is_some() && fields.get("thinking").is_none() {
+            reasoning.enabled = None;
+        }
     }
     Ok(reasoning)
 }

@@ -4,8 +4,10 @@
 //! - `lanes` ([`lanes`]): one row in the continuous lane against one in the serial lane.
 //! - `joins` ([`joins`]): how long a joining row holds up the ones that decode.
 //! - `grammar` ([`grammar`]): what a token mask takes, and a step of rows with grammars.
+//! - `cache` ([`cache`]): look-ups among kept prompts, and what writing them to the disk costs.
 //! - `serving` ([`serving`]): what HTTP costs beyond the engine, on a scripted model.
 
+mod cache;
 mod decode;
 mod grammar;
 mod joins;
@@ -65,6 +67,8 @@ enum Figure {
     Joins,
     /// What a token mask takes, and a step of rows with grammars.
     Grammar,
+    /// Look-ups among kept prompts, and what writing them to the disk costs a row.
+    Cache,
     /// What HTTP costs beyond the engine; the model gives its tokenizer alone.
     Serving,
 }
@@ -91,7 +95,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut kv_scheme = None;
     if figures.peek().is_some() {
         let rows_max = arguments.rows_max();
-        let mut rig = Rig::load(&arguments.model, rows_max, arguments.prompt_tokens)?;
+        let keeps_prompts = arguments.figures.contains(&Figure::Cache);
+        let folder = keeps_prompts.then(cache::Folder::make).transpose()?;
+        let folder = folder.as_ref().map(|folder| folder.0.as_path());
+        let mut rig = Rig::load(&arguments.model, rows_max, arguments.prompt_tokens, folder)?;
         for figure in figures {
             outcomes.extend(figure.measure(&mut rig, arguments)?);
         }
@@ -108,6 +115,11 @@ fn check(arguments: &Arguments) -> Result<()> {
         let message = "a bench needs rows, repeats, a prompt and at least 2 tokens";
         return Err(Error::new(Code::InvalidRequest, message));
     }
+    // Others ask the same prompts again and again, and each is to be read.
+    if arguments.figures.contains(&Figure::Cache) && arguments.figures.len() > 1 {
+        let message = "`cache` is measured alone";
+        return Err(Error::new(Code::InvalidRequest, message));
+    }
     Ok(())
 }
 
@@ -116,7 +128,7 @@ impl Arguments {
     fn rows_max(&self) -> usize {
         let rows = self.figures.iter().map(|figure| match figure {
             Figure::Decode | Figure::Grammar => self.batch.iter().copied().max().unwrap_or(1),
-            Figure::Lanes | Figure::Serving => 1,
+            Figure::Lanes | Figure::Cache | Figure::Serving => 1,
             Figure::Joins => self.beside.iter().copied().max().unwrap_or(1) + 1,
         });
         rows.max().unwrap_or(1)
@@ -129,6 +141,7 @@ impl Figure {
         let outcome = match self {
             Self::Serving => return Ok(None),
             Self::Decode => decode::measure(rig, &arguments.batch, arguments.tokens),
+            Self::Cache => cache::measure(rig, arguments.repeats, arguments.tokens),
             Self::Lanes => lanes::measure(rig, arguments.repeats, arguments.tokens),
             Self::Joins => joins::measure(rig, &arguments.beside, arguments.repeats),
             Self::Grammar => {

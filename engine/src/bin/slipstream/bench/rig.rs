@@ -1,11 +1,15 @@
 //! A scheduler with a model, driven tick by tick.
 
+use std::path::Path;
+
 use slipstream_engine::cache::KvScheme;
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::{Levers, SchedulerConfig};
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::grammar::Grammar;
+use slipstream_engine::limits;
 use slipstream_engine::mlx::Device;
+use slipstream_engine::prompt_cache::disk::{DiskConfig, DiskTier};
 use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::scheduler::{
     Board, EventReceiver, Lane, MlxExecutor, Priority, Purpose, RowEvent, RowSpec, Scheduler,
@@ -32,24 +36,34 @@ pub(super) struct Heard {
 }
 
 impl Rig {
-    /// The model, under a scheduler that has room for `rows_max` rows and cuts no prompt for them.
+    /// The model, under a scheduler that has room for `rows_max` rows and cuts no prompt for them. Prompts are
+    /// kept if there is a `folder` to write them to.
     pub(super) fn load(
         model: &ModelArguments,
         rows_max: usize,
         prompt_tokens: usize,
+        folder: Option<&Path>,
     ) -> Result<Self> {
         let back_end = Device::select()?.back_end();
         let levers = Levers::from_environment()?;
         let (loaded, scheme) = model.load(back_end, levers)?;
         check_batchable(&scheme, rows_max)?;
-        let config =
-            SchedulerConfig { batch_rows_max: rows_max, levers, ..SchedulerConfig::default() };
+        let prompt_cache_bytes = if folder.is_some() { u64::MAX } else { 0 };
+        let config = SchedulerConfig {
+            batch_rows_max: rows_max,
+            prompt_cache_bytes,
+            levers,
+            ..SchedulerConfig::default()
+        };
         let kv_scheme = scheme.name();
         let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes)
             .with_kv_scheme(scheme)
             .with_levers(levers);
         let clock = Clock::monotonic();
-        let scheduler = Scheduler::new(config, executor, clock.clone(), Board::new());
+        let mut scheduler = Scheduler::new(config, executor, clock.clone(), Board::new());
+        if let Some(folder) = folder {
+            scheduler = scheduler.with_disk(DiskTier::open(disk(folder), IDENTITY, clock.clone())?);
+        }
         Ok(Self { scheduler, clock, kv_scheme, prompt_tokens, vocabulary: loaded.vocabulary })
     }
 
@@ -110,11 +124,28 @@ impl Rig {
         Ok(ticks)
     }
 
+    /// Bytes that were written to the folder.
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.scheduler.snapshot().disk_cache.map_or(0, |disk| disk.written_bytes)
+    }
+
     /// Runs every live row to its end.
     pub(super) fn tick_until_idle(&mut self) {
         while self.scheduler.live_rows() > 0 {
             self.scheduler.tick();
         }
+    }
+}
+
+/// Nobody but a benchmark reads what it writes.
+const IDENTITY: &str = "00000000";
+
+fn disk(folder: &Path) -> DiskConfig {
+    DiskConfig {
+        folder: folder.to_owned(),
+        max_bytes: limits::DISK_CACHE_BYTES_DEFAULT,
+        day_limit_bytes: None,
+        queue_bytes: limits::DISK_QUEUE_BYTES_DEFAULT,
     }
 }
 

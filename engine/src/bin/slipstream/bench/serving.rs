@@ -19,7 +19,7 @@ use slipstream_engine::cache::KvProfile;
 use slipstream_engine::clock::{Clock, process_busy};
 use slipstream_engine::config::{SchedulerConfig, ServeConfig};
 use slipstream_engine::error::{Code, Error, Result};
-use slipstream_engine::gateway::{Engine, ModelCapabilities, ModelCard, RowThread};
+use slipstream_engine::gateway::{Engine, ModelCapabilities, ModelCard, Resources, RowThread};
 use slipstream_engine::mlx::thread::RebuildPause;
 use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::tokenizer::Tokenizer;
@@ -118,8 +118,10 @@ impl Server {
             ..SchedulerConfig::default()
         };
         let (spoken, shared, config) = (tokenizer.clone(), Arc::clone(&stage), scheduler.clone());
-        let build =
-            move || Ok((Reciter::new(spoken.clone(), Arc::clone(&shared))?, config.clone()));
+        let build = move || {
+            let executor = Reciter::new(spoken.clone(), Arc::clone(&shared))?;
+            Ok(Resources { executor, config: config.clone(), disk: None })
+        };
         let rows = Arc::new(RowThread::start(clock.clone(), RebuildPause::default(), build)?);
         let engine = Engine::new(card(&tokenizer), tokenizer, rows.clone(), scheduler, clock);
         let listener = runtime.block_on(api::bind("127.0.0.1", 0))?;
@@ -224,6 +226,7 @@ fn card(tokenizer: &Tokenizer) -> ModelCard {
         capabilities: ModelCapabilities::default(),
         sampling_defaults: SamplingParams::default(),
         max_tokens_default: CONTEXT_TOKENS,
+        keeps_billing_line: false,
         kv: KvProfile { layers: Vec::new() },
     }
 }

@@ -54,6 +54,8 @@ pub const DISK_SETTLE_GIBIBYTE_MS: u64 = 30_000;
 pub const DISK_PAUSE_MS: u64 = 50;
 /// How long a shutdown waits for prompts to be written down, in milliseconds.
 pub const DISK_FLUSH_MS: u64 = 10_000;
+/// How long whoever asks for kept prompts to be written down waits for that, in milliseconds.
+pub const CACHE_FLUSH_MS: u64 = 30_000;
 /// While rows are live, so many times as long passes as the reading of a tensor took, before the next one.
 pub const DISK_READ_SHARE: u32 = 100;
 /// How long a tick reads from the disk for a row that restores, in milliseconds.
@@ -126,8 +128,10 @@ pub const MASK_THREADS_MAX: usize = 4;
 pub const KEPT_PROMPT_TOKENS_MIN: usize = 256;
 /// Tokens that are shown of a prompt and of a kept one where they part, and as many before.
 pub const DIVERGENCE_TOKENS: usize = 12;
-/// First tokens by which a kept prompt is listed.
+/// First tokens by which a kept prompt is listed, and as many last ones.
 pub const LISTED_TOKENS_MAX: usize = 64;
+/// Characters of them that are shown.
+pub const LISTED_CHARS_MAX: usize = 160;
 /// How often the scheduler posts a snapshot while nothing but token counts changes.
 pub const SNAPSHOT_PERIOD_MS: u64 = 20;
 /// How long the engine may go without progress before it counts as stuck. One prompt chunk of a large

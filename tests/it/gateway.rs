@@ -20,7 +20,9 @@ use slipstream_engine::gateway::{
 };
 use slipstream_engine::output::AnswerPart;
 use slipstream_engine::sampling::SamplingParams;
-use slipstream_engine::scheduler::{self, Board, EventSender, Priority, RowSpec, Scheduler};
+use slipstream_engine::scheduler::{
+    self, Board, CacheCommand, EventSender, Priority, RowSpec, Scheduler,
+};
 use slipstream_engine::telemetry::Snapshot;
 use slipstream_engine::tokenizer::Tokenizer;
 use slipstream_tests::goldens;
@@ -46,6 +48,10 @@ impl Rows for Inbox {
     fn submit(&self, spec: RowSpec, events: EventSender) -> Result<()> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner).push((spec, events));
         Ok(())
+    }
+
+    fn command(&self, _: CacheCommand) -> Result<()> {
+        unreachable!("nobody asks what is kept")
     }
 
     fn snapshot(&self) -> Arc<Snapshot> {

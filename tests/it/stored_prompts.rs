@@ -2,6 +2,7 @@
 //!
 //! The model has no arrays, the folder and its files are real. `SLIPSTREAM_SEED=n` replays one seed.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
@@ -9,11 +10,16 @@ use std::time::Duration;
 
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::SchedulerConfig;
-use slipstream_engine::limits::DISK_SETTLE_MS;
+use slipstream_engine::error::{Code, Error};
+use slipstream_engine::limits::{CACHE_FLUSH_MS, DISK_SETTLE_MS};
 use slipstream_engine::mlx::thread::Activity;
 use slipstream_engine::prompt_cache::disk::{DiskConfig, DiskTier};
-use slipstream_engine::scheduler::{Board, RowSpec, Scheduler};
+use slipstream_engine::prompt_cache::{Origin, PromptId};
+use slipstream_engine::scheduler::{
+    Board, CacheCommand, Cleared, Flushed, KeptPrompt, KeptPrompts, Reply, RowSpec, Scheduler,
+};
 use slipstream_engine::telemetry::DiskCacheSnapshot;
+use tokio::sync::oneshot;
 
 use slipstream_tests::client::{Client, serve_all};
 use slipstream_tests::random::Random;
@@ -62,6 +68,57 @@ impl Process {
     fn answer(&mut self, specs: &[RowSpec]) -> Vec<usize> {
         let mut clients = serve_all(&mut self.scheduler, specs.iter().cloned(), 0);
         clients.iter_mut().zip(specs).map(|(client, spec)| check_answer(client, spec)).collect()
+    }
+
+    /// The answer to a command that is answered at once.
+    fn ask<T>(&mut self, command: impl FnOnce(Reply<T>) -> CacheCommand) -> T {
+        let (reply, mut answer) = oneshot::channel();
+        self.scheduler.command(command(reply));
+        answer.try_recv().expect("it is answered at once")
+    }
+
+    fn listed(&mut self) -> KeptPrompts {
+        self.ask(|reply| CacheCommand::List { reply })
+    }
+
+    /// The one prompt of exactly `tokens`.
+    #[track_caller]
+    fn kept(&mut self, tokens: &[u32]) -> Option<KeptPrompt> {
+        let id = PromptId::of(tokens);
+        self.listed().prompts.into_iter().find(|prompt| prompt.id == id)
+    }
+
+    fn pin(&mut self, tokens: &[u32], pinned: bool) -> bool {
+        let id = PromptId::of(tokens);
+        self.ask(|reply| CacheCommand::Pin { id, pinned, reply })
+    }
+
+    fn delete(&mut self, tokens: &[u32]) -> bool {
+        let id = PromptId::of(tokens);
+        self.ask(|reply| CacheCommand::Delete { id, reply })
+    }
+
+    fn clear(&mut self, pinned: bool) -> Cleared {
+        self.ask(|reply| CacheCommand::Clear { pinned, reply })
+    }
+
+    /// Asks for a flush and ticks until it is answered, without letting time pass.
+    fn flush(&mut self) -> Flushed {
+        let mut answer = self.ask_flush();
+        loop {
+            self.scheduler.tick();
+            match answer.try_recv() {
+                Ok(flushed) => return flushed.expect("it has a disk"),
+                Err(oneshot::error::TryRecvError::Empty) => std::thread::yield_now(),
+                Err(closed) => panic!("{closed}"),
+            }
+        }
+    }
+
+    fn ask_flush(&mut self) -> oneshot::Receiver<Result<Flushed, Error>> {
+        let (reply, answer) = oneshot::channel();
+        self.scheduler.command(CacheCommand::Flush { reply });
+        answer
     }
 
     /// Prompt tokens that were computed.
@@ -119,6 +176,7 @@ fn next_turn(spec: &RowSpec, seed: u64, tokens: usize) -> RowSpec {
 fn entry_files(folder: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(folder.join(IDENTITY)).unwrap();
     let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_none_or(|end| end != "pin"));
     files.sort();
     files
 }
@@ -295,6 +353,311 @@ fn caches_that_the_device_does_not_take_are_read_anew_and_their_file_goes() {
     assert_eq!(process.stats().entries, 1, "the one that was read anew");
 }
 
+/// What is kept of a row that ended: the last token that it said was never fed.
+fn kept_tokens(spec: &RowSpec) -> Vec<u32> {
+    let mut tokens = spec.prompt.clone();
+    tokens.extend(answer(spec).tokens);
+    tokens.pop();
+    tokens
+}
+
+#[test]
+fn a_prompt_is_listed_once_whichever_tiers_have_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = RowSpec { boundaries: vec![80], ..row("a", prompt(1, 100), 5) };
+    let tokens = kept_tokens(&spec);
+    let script = || Script { untrimmable: true, ..Script::default() };
+    let mut process = Process::configured(disk(folder.path()), config(1 << 20), script());
+    process.answer(std::slice::from_ref(&spec));
+    process.clock.advance(Duration::from_secs(2));
+    process.answer(&[next_turn(&spec, 2, 4)]);
+    process.clock.advance(Duration::from_secs(1));
+    let listed = process.listed();
+    assert_eq!(listed.prompts.len(), 3, "the boundary, and two ends");
+    assert!(listed.prompts.is_sorted_by_key(|prompt| prompt.idle));
+    assert_eq!((listed.memory.entries, listed.disk.unwrap().entries), (3, 0));
+    let kept = process.kept(&tokens).unwrap();
+    let seconds = Duration::from_secs;
+    assert_eq!((kept.age, kept.idle, kept.hits), (seconds(3), seconds(1), 1));
+    assert_eq!((kept.tokens, kept.origin, kept.pinned), (104, Origin::Finished, false));
+    assert_eq!((kept.memory_bytes, kept.disk_bytes), (Some(kv_bytes(104, 0)), None));
+    assert_eq!(kept.first_tokens, tokens[..kept.first_tokens.len()]);
+    assert_eq!(kept.last_tokens, tokens[104 - kept.last_tokens.len()..]);
+    assert_eq!(process.kept(&spec.prompt[..80]).unwrap().origin, Origin::Boundary);
+    process.flush();
+    assert_eq!(process.listed().prompts.len(), 3);
+    assert!(process.kept(&tokens).unwrap().disk_bytes.is_some());
+    process.retire();
+    let mut process = Process::configured(disk(folder.path()), config(1 << 20), script());
+    assert_eq!(process.listed().prompts.len(), 3);
+    let kept = process.kept(&tokens).unwrap();
+    assert_eq!((kept.memory_bytes, kept.tokens, kept.hits), (None, 104, 0));
+    assert_eq!(kept.first_tokens, tokens[..kept.first_tokens.len()]);
+    assert_eq!(kept.last_tokens, tokens[104 - kept.last_tokens.len()..]);
+    let boundary = process.kept(&spec.prompt[..80]).unwrap();
+    assert_eq!((boundary.origin, kept.origin), (Origin::Boundary, Origin::Finished));
+    process.answer(&[RowSpec { boundaries: vec![80], ..row("b", spec.prompt[..90].to_vec(), 1) }]);
+    let boundary = process.kept(&spec.prompt[..80]).unwrap();
+    assert!(boundary.memory_bytes.is_some() && boundary.disk_bytes.is_some());
+    assert_eq!((boundary.origin, boundary.hits), (Origin::Boundary, 1));
+}
+
+#[test]
+fn a_pin_holds_in_memory_and_on_disk_and_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let two = config(kv_bytes(220, 0));
+    let specs: Vec<RowSpec> =
+        (0..6).map(|seed| row(format!("{seed}"), prompt(seed, 100), 5)).collect();
+    let tokens = kept_tokens(&specs[0]);
+    let mut process = Process::configured(disk(folder.path()), two.clone(), Script::default());
+    process.answer(&specs[..1]);
+    assert!(process.pin(&tokens, true), "in memory only");
+    for spec in &specs[1..] {
+        process.answer(std::slice::from_ref(spec));
+    }
+    let kept = process.kept(&tokens).unwrap();
+    assert!(kept.pinned && kept.memory_bytes.is_some(), "{kept:?}");
+    process.rest();
+    let kept = process.kept(&tokens).unwrap();
+    assert!(kept.pinned && kept.disk_bytes.is_some(), "{kept:?}");
+    let file_bytes = kept.disk_bytes.unwrap();
+    process.retire();
+    // There is room for two files only: all but the pinned one and the one used last go.
+    let small = DiskConfig { max_bytes: 2 * file_bytes, ..disk(folder.path()) };
+    let mut process = Process::configured(small.clone(), two.clone(), Script::default());
+    assert_eq!(process.listed().prompts.len(), 2);
+    let kept = process.kept(&tokens).unwrap();
+    assert_eq!((kept.pinned, kept.memory_bytes), (true, None));
+    assert_eq!(process.answer(&[next_turn(&specs[0], 9, 3)]), [104]);
+    assert!(process.kept(&tokens).is_some_and(|kept| kept.pinned && kept.memory_bytes.is_some()));
+    for spec in &specs[1..] {
+        process.answer(std::slice::from_ref(spec));
+        process.rest();
+    }
+    let kept = process.kept(&tokens).unwrap();
+    assert!(kept.pinned && kept.memory_bytes.is_some() && kept.disk_bytes.is_some(), "{kept:?}");
+    assert!(process.pin(&tokens, false));
+    process.retire();
+    let mut process = Process::configured(small, two, Script::default());
+    assert!(process.kept(&tokens).is_some_and(|kept| !kept.pinned));
+    assert!(process.pin(&tokens, true), "on disk only");
+    assert!(process.kept(&tokens).is_some_and(|kept| kept.pinned));
+    assert!(!process.pin(&[1, 2, 3], true), "there is no such prompt");
+}
+
+#[test]
+fn what_is_deleted_is_gone_from_both_tiers_and_is_read_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let specs: Vec<RowSpec> =
+        (0..2).map(|seed| row(format!("{seed}"), prompt(seed, 100), 5)).collect();
+    let [tokens, other] = [0, 1].map(|index: usize| kept_tokens(&specs[index]));
+    let mut process = Process::start(folder.path());
+    process.answer(&specs);
+    process.flush();
+    assert!(process.pin(&tokens, true), "a pin does not keep it from being deleted");
+    assert!(process.delete(&tokens) && !process.delete(&tokens));
+    assert!(process.kept(&tokens).is_none() && process.kept(&other).is_some());
+    let next = next_turn(&specs[0], 5, 3);
+    assert_eq!(process.answer(&[next]), [0]);
+    process.retire();
+    assert_eq!(entry_files(folder.path()).len(), 2, "the other one, and what was read anew");
+    let mut process = Process::start(folder.path());
+    assert!(process.kept(&tokens).is_none() && process.delete(&other));
+    assert_eq!(process.answer(&[next_turn(&specs[1], 5, 3)]), [0]);
+}
+
+#[test]
+fn what_is_deleted_on_its_way_to_the_disk_does_not_come_back() {
+    for ticks in 0..12 {
+        let folder = tempfile::tempdir().unwrap();
+        // The memory holds neither, so both are spilled.
+        let small = config(kv_bytes(50, 0));
+        let mut process = Process::configured(disk(folder.path()), small, Script::default());
+        let specs: Vec<RowSpec> =
+            (0..2).map(|seed| row(format!("{seed}"), prompt(seed, 100), 5)).collect();
+        process.answer(&specs);
+        for _ in 0..ticks {
+            process.scheduler.tick();
+        }
+        let tokens = kept_tokens(&specs[0]);
+        process.delete(&tokens);
+        process.rest();
+        process.retire();
+        let mut process = Process::start(folder.path());
+        assert!(process.kept(&tokens).is_none(), "after {ticks} ticks");
+        assert!(process.kept(&kept_tokens(&specs[1])).is_some(), "after {ticks} ticks");
+    }
+}
+
+#[test]
+fn what_is_deleted_while_a_row_restores_it_does_not_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = row("a", prompt(1, 300), 5);
+    let tokens = kept_tokens(&first);
+    let mut process = Process::start(folder.path());
+    process.answer(std::slice::from_ref(&first));
+    process.retire();
+    let clock = Clock::manual();
+    let passing = clock.clone();
+    let cost = move |call, _, _| match call {
+        Call::Restore => Duration::from_millis(50),
+        _ => Duration::ZERO,
+    };
+    let pace = slipstream_tests::script::Pace { clock: passing, cost: Box::new(cost) };
+    let script = Script { pace: Some(pace), ..Script::default() };
+    let journal = SharedJournal::default();
+    let executor = ScriptedExecutor::new(script, journal.clone());
+    let tier = DiskTier::open(disk(folder.path()), IDENTITY, clock.clone()).unwrap();
+    let scheduler = Scheduler::new(config(1 << 20), executor, clock.clone(), Board::new());
+    let mut process = Process { scheduler: scheduler.with_disk(tier), clock, journal };
+    let second = next_turn(&first, 2, 5);
+    let (mut client, events) = Client::new(second.max_tokens);
+    process.scheduler.submit(second.clone(), events);
+    process.scheduler.tick();
+    assert_eq!(process.scheduler.snapshot().rows[0].state, "restoring");
+    assert!(process.delete(&tokens));
+    while process.scheduler.live_rows() > 0 {
+        process.scheduler.tick();
+        assert!(process.kept(&tokens).is_none());
+    }
+    client.listen();
+    assert_eq!(check_answer(&mut client, &second), 304, "the row had it open");
+}
+
+#[test]
+fn emptying_spares_what_either_tier_has_pinned_unless_that_is_meant_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let specs: Vec<RowSpec> =
+        (0..4).map(|seed| row(format!("{seed}"), prompt(seed, 100), 5)).collect();
+    let mut process = Process::start(folder.path());
+    process.answer(&specs[..2]);
+    assert!(process.pin(&kept_tokens(&specs[0]), true));
+    process.retire();
+    let mut process = Process::start(folder.path());
+    process.answer(&specs[2..]);
+    assert!(process.pin(&kept_tokens(&specs[2]), true));
+    let cleared = Cleared { deleted: 2, deleted_pinned: 0, kept_pinned: 2 };
+    assert_eq!(process.clear(false), cleared);
+    let left: Vec<bool> =
+        specs.iter().map(|spec| process.kept(&kept_tokens(spec)).is_some()).collect();
+    assert_eq!(left, [true, false, true, false]);
+    let cleared = Cleared { deleted: 2, deleted_pinned: 2, kept_pinned: 0 };
+    assert_eq!(process.clear(true), cleared);
+    assert_eq!((process.listed().prompts.len(), process.clear(true)), (0, Cleared::default()));
+    process.retire();
+    assert_eq!(entry_files(folder.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_flush_writes_at_once_what_has_not_rested_and_offers_again_what_was_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let specs: Vec<RowSpec> =
+        (0..5).map(|seed| row(format!("{seed}"), prompt(seed, 100), 5)).collect();
+    let mut process = Process::start(folder.path());
+    process.answer(&specs);
+    let flushed = process.flush();
+    assert_eq!((flushed.complete, flushed.saved, flushed.unsaved), (true, 5, 0));
+    assert_eq!((flushed.disk.entries, entry_files(folder.path()).len()), (5, 5));
+    assert_eq!(process.flush().saved, 0);
+    // Somebody else removed a file.
+    let id = process.listed().prompts[0].id;
+    drop(process);
+    let mut process = Process::start(folder.path());
+    process.answer(&[next_turn(&specs[0], 7, 3)]);
+    assert_eq!(process.flush().saved, 1);
+    assert!(process.listed().prompts.iter().any(|prompt| prompt.id == id));
+    // A day without bytes: all are refused, and offered again when the next one begins.
+    let folder = tempfile::tempdir().unwrap();
+    let poor = DiskConfig { day_limit_bytes: Some(0), ..disk(folder.path()) };
+    let mut process = Process::configured(poor, config(1 << 20), Script::default());
+    process.answer(&specs);
+    let flushed = process.flush();
+    assert_eq!((flushed.complete, flushed.saved, flushed.unsaved), (true, 0, 5));
+    let day = DiskConfig { day_limit_bytes: Some(1 << 30), ..disk(folder.path()) };
+    let tier = DiskTier::open(day, IDENTITY, process.clock.clone()).unwrap();
+    process.scheduler = process.scheduler.with_disk(tier);
+    assert_eq!(process.flush().saved, 5);
+}
+
+#[test]
+fn a_flush_is_answered_in_the_end_and_refused_without_a_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut process = Process::start(folder.path());
+    let spec = row("a", prompt(1, 100), 50);
+    process.answer(std::slice::from_ref(&spec));
+    // Its tensors are read at the pace that a live row allows, which is none here: no time passes.
+    let (_client, events) = Client::new(1 << 20);
+    process.scheduler.submit(row("b", prompt(2, 100), 1 << 20), events);
+    let mut answer = process.ask_flush();
+    process.clock.advance(Duration::from_millis(CACHE_FLUSH_MS));
+    process.scheduler.tick();
+    let flushed = answer.try_recv().expect("it is answered in time").unwrap();
+    assert!(!flushed.complete, "{flushed:?}");
+    let (clock, journal) = (Clock::manual(), SharedJournal::default());
+    let executor = ScriptedExecutor::new(Script::default(), journal.clone());
+    let scheduler = Scheduler::new(config(0), executor, clock.clone(), Board::new());
+    let mut process = Process { scheduler, clock, journal };
+    let refusal = process.ask_flush().try_recv().unwrap().unwrap_err();
+    assert_eq!(refusal.code(), Code::Unsupported);
+    assert_eq!(
+        (process.listed(), process.clear(true)),
+        (KeptPrompts::default(), Cleared::default())
+    );
+    assert!(!process.pin(&[1], true) && !process.delete(&[1]));
+}
+
+/// Has all of `specs` answered, and between the ticks asks this and that of what is kept.
+fn answer_among_commands(process: &mut Process, specs: &[RowSpec], random: &mut Random) {
+    let mut clients = Vec::new();
+    for spec in specs {
+        let (client, events) = Client::new(spec.max_tokens);
+        process.scheduler.submit(spec.clone(), events);
+        clients.push(client);
+    }
+    while process.scheduler.live_rows() > 0 {
+        if random.once_in(3) {
+            command(process, random);
+        }
+        process.scheduler.tick();
+    }
+    for (client, spec) in clients.iter_mut().zip(specs) {
+        client.listen();
+        check_answer(client, spec);
+    }
+}
+
+/// Does something to a random prompt, or all of them, and holds the list to it.
+fn command(process: &mut Process, random: &mut Random) {
+    let listed = process.listed().prompts;
+    let ids: BTreeSet<PromptId> = listed.iter().map(|prompt| prompt.id).collect();
+    assert_eq!(ids.len(), listed.len(), "a prompt is listed twice");
+    let held = |prompt: &KeptPrompt| prompt.memory_bytes.or(prompt.disk_bytes).is_some();
+    assert!(listed.iter().all(held));
+    let Some(prompt) = (!listed.is_empty()).then(|| random.pick(&listed)) else { return };
+    let id = prompt.id;
+    match random.between(0, 9) {
+        0..=3 => {
+            let pinned = random.once_in(2);
+            assert!(process.ask(|reply| CacheCommand::Pin { id, pinned, reply }));
+            let now = process.listed().prompts.into_iter().find(|prompt| prompt.id == id);
+            assert_eq!(now, Some(KeptPrompt { pinned, ..prompt.clone() }));
+        }
+        4..=6 => {
+            assert!(process.ask(|reply| CacheCommand::Delete { id, reply }));
+            assert!(process.listed().prompts.iter().all(|prompt| prompt.id != id));
+        }
+        7 => {
+            let pinned = random.once_in(2);
+            let cleared = process.clear(pinned);
+            let left = process.listed().prompts;
+            assert!(left.iter().all(|prompt| prompt.pinned && !pinned), "{cleared:?}");
+            assert!(cleared.kept_pinned >= left.len(), "{cleared:?}");
+        }
+        // Nobody need wait for it.
+        _ => drop(process.ask_flush()),
+    }
+}
+
 /// One life of a folder: processes that come and go, ask, are killed, and find their files changed.
 fn live(seed: u64) {
     let mut random = Random::new(seed);
@@ -322,7 +685,7 @@ fn live(seed: u64) {
         for _ in 0..random.size(1, 4) {
             let asked: Vec<usize> = (0..turns.len()).filter(|_| random.once_in(2)).collect();
             let specs: Vec<RowSpec> = asked.iter().map(|index| turns[*index].clone()).collect();
-            process.answer(&specs);
+            answer_among_commands(&mut process, &specs, &mut random);
             process.scheduler.check_integrity();
             for index in asked {
                 turns[index] = next_turn(&turns[index], random.bits(), random.size(1, 12));

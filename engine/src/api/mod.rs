@@ -10,6 +10,7 @@
 mod answer;
 mod anthropic;
 mod body;
+mod cache;
 mod caller;
 mod connections;
 mod dialect;
@@ -137,6 +138,11 @@ fn routes() -> Vec<Route> {
         Route::post("/v1/tokenize", tokens::tokenize),
         Route::post("/v1/detokenize", tokens::detokenize),
         Route::delete("/v1/requests/{id}", requests::cancel),
+        Route::get("/v1/cache", cache::list),
+        Route::delete("/v1/cache", cache::clear),
+        Route::post("/v1/cache/flush", cache::flush),
+        Route::post("/v1/cache/{id}", cache::pin),
+        Route::delete("/v1/cache/{id}", cache::delete),
         Route::get("/health", status::health),
         Route::get("/metrics", status::metrics),
         Route::get("/stats", status::stats),

@@ -4,6 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use crate::error::{Code, Error};
+use crate::limits::CLIENT_NAME_CHARS_MAX;
 use crate::wire::{anthropic, openai};
 
 /// Seconds after which a client may try again, when all it met was a busy or restarting server.
@@ -37,13 +38,22 @@ pub(super) enum Rejection {
     NoRequest(String),
     /// No stored response has this id.
     NoResponse(String),
+    /// No kept prompt has this id.
+    NoPrompt {
+        /// The id.
+        id: String,
+        /// Whether any are kept here.
+        kept: bool,
+    },
 }
 
 impl Rejection {
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::Engine(error) => status_of(error.code()),
-            Self::NoRoute | Self::NoRequest(_) | Self::NoResponse(_) => StatusCode::NOT_FOUND,
+            Self::NoRoute | Self::NoRequest(_) | Self::NoResponse(_) | Self::NoPrompt { .. } => {
+                StatusCode::NOT_FOUND
+            }
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
@@ -83,7 +93,9 @@ impl Rejection {
         use anthropic::ErrorKind;
         match self {
             Self::Engine(error) => ErrorKind::from(error.code()),
-            Self::NoRoute | Self::NoRequest(_) | Self::NoResponse(_) => ErrorKind::NotFoundError,
+            Self::NoRoute | Self::NoRequest(_) | Self::NoResponse(_) | Self::NoPrompt { .. } => {
+                ErrorKind::NotFoundError
+            }
             Self::MethodNotAllowed | Self::BodyTooSlow => ErrorKind::InvalidRequestError,
             Self::BodyTooLarge => ErrorKind::RequestTooLarge,
             Self::ForeignHost(_) | Self::ForeignOrigin(_) => ErrorKind::PermissionError,
@@ -125,6 +137,11 @@ impl Rejection {
             }
             Self::NoResponse(id) => {
                 ("response_not_found", format!("no stored response is called `{id}`"))
+            }
+            Self::NoPrompt { id, kept } => {
+                let shown: String = id.chars().take(CLIENT_NAME_CHARS_MAX).collect();
+                let why = if *kept { "" } else { ": this server keeps none" };
+                ("prompt_not_found", format!("no kept prompt is called `{shown}`{why}"))
             }
         }
     }

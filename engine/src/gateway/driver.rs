@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::limits;
 use crate::mlx::thread::{EngineThread, RebuildPause, ThreadState};
 use crate::prompt_cache::disk::DiskTier;
-use crate::scheduler::{Board, EventSender, Executor, RowSpec, Scheduler};
+use crate::scheduler::{Board, CacheCommand, EventSender, Executor, RowSpec, Scheduler};
 use crate::telemetry::Snapshot;
 
 /// A scheduler on its own thread.
@@ -92,6 +92,10 @@ where
     fn submit(&self, spec: RowSpec, events: EventSender) -> Result<()> {
         let arrived = self.clock.now();
         self.thread.post(move |scheduler| scheduler.submit_arrived(spec, events, arrived))
+    }
+
+    fn command(&self, command: CacheCommand) -> Result<()> {
+        self.thread.post(move |scheduler| scheduler.command(command))
     }
 
     fn snapshot(&self) -> Arc<Snapshot> {

@@ -104,8 +104,7 @@ impl Engine {
         inner.check_serving()?;
         inner.card.check_answers()?;
         let place = inner.place_in_queue()?;
-        let keeps_prompts = inner.scheduler.prompt_cache_bytes > 0;
-        let prepared = inner.prepare(&request, keeps_prompts).await?;
+        let prepared = inner.prepare(&request, self.keeps_prompts()).await?;
         let Prepared { tokens, boundaries, beginning } = prepared;
         let (mut spec, placement) = request::row(
             &request,
@@ -186,6 +185,15 @@ impl Engine {
     /// What the engine does now; never waits for the engine thread.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.0.rows.snapshot()
+    }
+
+    /// Whether prompts are kept for later requests.
+    pub fn keeps_prompts(&self) -> bool {
+        self.0.scheduler.prompt_cache_bytes > 0
+    }
+
+    pub(super) fn rows(&self) -> &dyn Rows {
+        &*self.0.rows
     }
 
     /// What requests came to since start, in Prometheus' text format.

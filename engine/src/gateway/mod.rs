@@ -17,6 +17,7 @@ mod engine;
 mod generation;
 mod guidance;
 mod history;
+mod kept;
 mod live;
 mod logprobs;
 mod markup;
@@ -29,12 +30,14 @@ pub(crate) mod script;
 mod tests;
 mod vectors;
 
+pub use crate::scheduler::{Cleared, Flushed};
 pub use card::{Embeddings, ModelCapabilities, ModelCard};
 pub use driver::{Resources, RowThread};
 pub use embedding::EmbedRequest;
 pub use engine::{Engine, PLACEMENT_LOG};
 pub use generation::{AnswerEvent, CacheMiss, FinishReason, Generation, Usage};
 pub use guidance::Structure;
+pub use kept::{CacheListing, ListedPrompt};
 pub use logprobs::{LogprobEntry, TokenLogprob};
 pub use placement::{Ground, Placement, RequestShape, SerialReason, place};
 pub use request::{

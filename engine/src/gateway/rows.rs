@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::scheduler::{EventSender, RowSpec};
+use crate::scheduler::{CacheCommand, EventSender, RowSpec};
 use crate::telemetry::Snapshot;
 
 /// Whether the engine thread makes progress.
@@ -25,6 +25,13 @@ pub trait Rows: Send + Sync {
     /// # Errors
     /// `QueueFull` when the bounded queue is full, `EngineFailed` while the engine is down.
     fn submit(&self, spec: RowSpec, events: EventSender) -> Result<()>;
+
+    /// Queues a command about kept prompts; the answer comes to the reply that it carries, which is dropped if the
+    /// engine fails before.
+    ///
+    /// # Errors
+    /// `QueueFull`, `EngineFailed` or `ShuttingDown` when the engine cannot be asked now.
+    fn command(&self, command: CacheCommand) -> Result<()>;
 
     /// The last published snapshot; never waits for the engine thread.
     fn snapshot(&self) -> Arc<Snapshot>;

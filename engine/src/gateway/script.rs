@@ -1,6 +1,7 @@
 //! Rows that play a script instead of running a model, and a byte-level tokenizer to go with them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -12,8 +13,13 @@ use crate::cache::{KvProfile, LayerBytes};
 use crate::clock::Clock;
 use crate::config::SchedulerConfig;
 use crate::error::{Error, Result};
+use crate::limits::LISTED_TOKENS_MAX;
+use crate::prompt_cache::{Origin, PromptId};
 use crate::sampling::{Sampled, SamplingParams, TokenLogprobs};
-use crate::scheduler::{EventSender, FinishReason, Purpose, RowEvent, RowSpec, RowUsage};
+use crate::scheduler::{
+    self, CacheCommand, Cleared, EventSender, FinishReason, Flushed, KeptPrompt, KeptPrompts,
+    Purpose, RowEvent, RowSpec, RowUsage,
+};
 use crate::telemetry::Snapshot;
 use crate::tokenizer::Tokenizer;
 
@@ -58,6 +64,8 @@ pub(crate) struct ScriptedRows {
     cancelled: watch::Sender<Vec<String>>,
     pub(crate) snapshot: Mutex<Arc<Snapshot>>,
     pub(crate) health: Mutex<Health>,
+    /// What it pretends to keep.
+    pub(crate) kept: Mutex<KeptPrompts>,
 }
 
 impl ScriptedRows {
@@ -70,6 +78,7 @@ impl ScriptedRows {
             cancelled: watch::Sender::default(),
             snapshot: Mutex::default(),
             health: Mutex::new(Health::Serving),
+            kept: Mutex::default(),
         })
     }
 
@@ -111,12 +120,71 @@ impl Rows for ScriptedRows {
         Ok(())
     }
 
+    fn command(&self, command: CacheCommand) -> Result<()> {
+        command_on(&mut self.kept.lock(), command);
+        Ok(())
+    }
+
     fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.lock())
     }
 
     fn health(&self) -> Health {
         self.health.lock().clone()
+    }
+}
+
+/// A prompt of this text that is kept in the tiers that have bytes of it.
+pub(crate) fn kept_prompt(
+    text: &str,
+    memory_bytes: Option<u64>,
+    disk_bytes: Option<u64>,
+) -> KeptPrompt {
+    let tokens = tokenizer().encode(text, false).unwrap();
+    let listed = tokens.len().min(LISTED_TOKENS_MAX);
+    KeptPrompt {
+        id: PromptId::of(&tokens),
+        tokens: tokens.len(),
+        first_tokens: tokens[..listed].to_vec(),
+        last_tokens: tokens[tokens.len() - listed..].to_vec(),
+        memory_bytes,
+        disk_bytes,
+        age: Duration::from_millis(2500),
+        idle: Duration::from_millis(1250),
+        hits: 3,
+        pinned: false,
+        origin: Origin::Finished,
+    }
+}
+
+/// Does to `kept` what a scheduler would do.
+fn command_on(kept: &mut KeptPrompts, command: CacheCommand) {
+    let count = |kept: &KeptPrompts, pinned: bool| {
+        kept.prompts.iter().filter(|prompt| prompt.pinned || !pinned).count()
+    };
+    match command {
+        CacheCommand::List { reply } => drop(reply.send(kept.clone())),
+        CacheCommand::Pin { id, pinned, reply } => {
+            let prompt = kept.prompts.iter_mut().find(|prompt| prompt.id == id);
+            let _ = reply.send(prompt.map(|prompt| prompt.pinned = pinned).is_some());
+        }
+        CacheCommand::Delete { id, reply } => {
+            let before = kept.prompts.len();
+            kept.prompts.retain(|prompt| prompt.id != id);
+            let _ = reply.send(kept.prompts.len() < before);
+        }
+        CacheCommand::Clear { pinned, reply } => {
+            let (all, all_pinned) = (count(kept, false), count(kept, true));
+            kept.prompts.retain(|prompt| prompt.pinned && !pinned);
+            let (left, kept_pinned) = (kept.prompts.len(), count(kept, true));
+            let deleted_pinned = all_pinned - kept_pinned;
+            let _ = reply.send(Cleared { deleted: all - left, deleted_pinned, kept_pinned });
+        }
+        CacheCommand::Flush { reply } => {
+            let saved = kept.prompts.len() as u64;
+            let flushed = |disk| Flushed { complete: true, saved, unsaved: 0, disk };
+            let _ = reply.send(kept.disk.clone().map(flushed).ok_or_else(scheduler::no_disk));
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::disk::DiskId;
+use super::prompt_id::PromptId;
 use super::recency::Stamp;
 use super::trie::NodeId;
 use crate::clock::Time;
@@ -12,12 +13,23 @@ use crate::clock::Time;
 pub struct EntryId(pub u64);
 
 /// Where in a row's life its snapshot was taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Origin {
     /// At a boundary of the prompt, during prefill.
     Boundary,
     /// When the row ended: prompt and answer.
     Finished,
+}
+
+impl Origin {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Boundary => "boundary",
+            Self::Finished => "finished",
+        }
+    }
 }
 
 /// What the disk tier made of an entry.
@@ -37,10 +49,14 @@ pub enum DiskCopy {
 pub struct EntryView {
     /// Names it.
     pub id: EntryId,
+    /// Names its tokens.
+    pub prompt: PromptId,
     /// How many tokens it has.
     pub tokens: usize,
     /// The first of them, [`LISTED_TOKENS_MAX`](crate::limits::LISTED_TOKENS_MAX) at most.
     pub first_tokens: Vec<u32>,
+    /// The last of them, as many.
+    pub last_tokens: Vec<u32>,
     /// Bytes of its snapshot.
     pub bytes: u64,
     /// When its tokens were stored first.
@@ -79,6 +95,8 @@ pub struct Evicted<S> {
     pub snapshot: S,
     /// Where the snapshot was taken.
     pub origin: Origin,
+    /// Whether it was pinned.
+    pub pinned: bool,
     /// What the disk tier made of it.
     pub on_disk: DiskCopy,
 }
@@ -105,6 +123,7 @@ impl<S> Entry<S> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record {
     pub(super) id: EntryId,
+    pub(super) prompt: PromptId,
     pub(super) kept_at: Time,
     pub(super) used_at: Time,
     pub(super) hits: u64,
@@ -113,9 +132,17 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// The record of an entry that is stored for the first time.
-    pub(super) fn new(id: EntryId, now: Time) -> Self {
-        Self { id, kept_at: now, used_at: now, hits: 0, pinned: false, on_disk: DiskCopy::Unsaved }
+    /// The record of an entry of `tokens` that is stored for the first time.
+    pub(super) fn new(id: EntryId, tokens: &[u32], now: Time) -> Self {
+        Self {
+            id,
+            prompt: PromptId::of(tokens),
+            kept_at: now,
+            used_at: now,
+            hits: 0,
+            pinned: false,
+            on_disk: DiskCopy::Unsaved,
+        }
     }
 }
 

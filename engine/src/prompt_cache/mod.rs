@@ -23,6 +23,7 @@ pub mod disk;
 mod divergence;
 mod entries;
 mod lookups;
+mod prompt_id;
 mod recency;
 mod snapshot;
 mod trie;
@@ -41,6 +42,7 @@ use crate::telemetry::PromptCacheSnapshot;
 pub use self::divergence::{Divergence, Reason};
 pub use self::entries::{DiskCopy, EntryId, EntryView, Evicted, Origin, Unsaved};
 pub use self::lookups::{LookupLoad, LookupTimes, measure_lookups};
+pub use self::prompt_id::PromptId;
 pub use self::snapshot::{Snapshot, Unkept, UnreadTensor, Written};
 
 /// What a look-up is served.
@@ -70,7 +72,7 @@ pub struct PromptCache<S> {
     recency: Recency,
     counts: PromptCacheSnapshot,
     /// Entries that were named.
-    named: u64,
+    names: u64,
 }
 
 impl<S: Snapshot> PromptCache<S> {
@@ -82,7 +84,7 @@ impl<S: Snapshot> PromptCache<S> {
             entries: Entries::new(),
             recency: Recency::default(),
             counts: PromptCacheSnapshot::default(),
-            named: 0,
+            names: 0,
         }
     }
 
@@ -137,11 +139,12 @@ impl<S: Snapshot> PromptCache<S> {
                 tokens,
                 snapshot,
                 origin,
+                pinned: false,
                 on_disk: DiskCopy::Unsaved,
             }];
         }
         let record = replaced.and_then(|id| self.detach(id)).map(|entry| entry.record);
-        let record = record.unwrap_or_else(|| Record::new(self.name(), now));
+        let record = record.unwrap_or_else(|| Record::new(self.name(), &tokens, now));
         let can_trim = snapshot.can_trim();
         self.attach(&tokens, snapshot, origin, Record { used_at: now, ..record });
         if can_trim {
@@ -223,19 +226,36 @@ impl<S: Snapshot> PromptCache<S> {
     pub fn remove(&mut self, id: EntryId) -> Option<Evicted<S>> {
         let tokens = self.tokens(id)?;
         let Entry { snapshot, origin, record, .. } = self.detach(id)?;
-        Some(Evicted { id, tokens, snapshot, origin, on_disk: record.on_disk })
+        let Record { pinned, on_disk, .. } = record;
+        Some(Evicted { id, tokens, snapshot, origin, pinned, on_disk })
     }
 
-    /// Drops all entries, pinned ones too.
-    pub fn clear(&mut self) {
-        (self.trie, self.entries) = (Trie::new(), Entries::new());
-        self.recency.clear();
+    /// Drops all entries but those that `stays` names, pinned or not, and says which.
+    pub fn retain(&mut self, stays: impl Fn(PromptId) -> bool) -> Vec<PromptId> {
+        let goes = |entry: &Entry<S>| !stays(entry.record.prompt);
+        let gone: Vec<EntryId> =
+            self.newest_first().filter(|entry| goes(entry)).map(|entry| entry.record.id).collect();
+        let gone = gone.into_iter().filter_map(|id| self.detach(id));
+        gone.map(|entry| entry.record.prompt).collect()
     }
 
     /// The tokens of an entry.
     pub fn tokens(&self, id: EntryId) -> Option<Vec<u32>> {
         let node = self.entries.get(id)?.node;
         Some(self.trie.tokens(node, 0..self.trie.depth(node)))
+    }
+
+    /// The entry of the tokens that `prompt` names.
+    pub fn named(&self, prompt: PromptId) -> Option<EntryId> {
+        self.newest_first().map(|entry| entry.record).find_map(|record| {
+            let Record { id, prompt: name, .. } = record;
+            (name == prompt).then_some(id)
+        })
+    }
+
+    /// An entry as it is listed.
+    pub fn entry(&self, id: EntryId) -> Option<EntryView> {
+        self.entries.get(id).map(|entry| self.view(entry))
     }
 
     /// A share of an entry's snapshot; no use, and not counted.
@@ -262,8 +282,8 @@ impl<S: Snapshot> PromptCache<S> {
 
 impl<S: Snapshot> PromptCache<S> {
     fn name(&mut self) -> EntryId {
-        self.named += 1;
-        EntryId(self.named)
+        self.names += 1;
+        EntryId(self.names)
     }
 
     fn count_lookup(&mut self, cached_tokens: usize) {
@@ -345,12 +365,15 @@ impl<S: Snapshot> PromptCache<S> {
     }
 
     fn view(&self, entry: &Entry<S>) -> EntryView {
-        let Record { id, kept_at, used_at, hits, pinned, on_disk } = entry.record;
+        let Record { id, prompt, kept_at, used_at, hits, pinned, on_disk } = entry.record;
         let tokens = self.trie.depth(entry.node);
+        let listed = tokens.min(LISTED_TOKENS_MAX);
         EntryView {
             id,
+            prompt,
             tokens,
-            first_tokens: self.trie.tokens(entry.node, 0..tokens.min(LISTED_TOKENS_MAX)),
+            first_tokens: self.trie.tokens(entry.node, 0..listed),
+            last_tokens: self.trie.tokens(entry.node, tokens - listed..tokens),
             bytes: entry.bytes,
             kept_at,
             used_at,

@@ -32,11 +32,6 @@ impl Recency {
         self.order.remove(&(pinned, stamp));
     }
 
-    /// Forgets all entries, but not which stamps were given.
-    pub(super) fn clear(&mut self) {
-        self.order.clear();
-    }
-
     /// Who is evicted first.
     pub(super) fn first(&self) -> Option<EntryId> {
         self.order.first_key_value().map(|(_, id)| *id)

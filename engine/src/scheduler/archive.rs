@@ -7,19 +7,24 @@
 //! it is written down from where it was, and its bytes count until it is. Only so many wait for that; others are
 //! lost, which costs somebody the time of reading a prompt again.
 //!
+//! Who asks for a *flush* has everything that is unsaved then written down without further waiting, at the pace
+//! that live rows allow, and hears when that is done or has taken too long.
+//!
 //! What comes back does so in the stage `Restoring` of a row, a few milliseconds of each tick. A file that is not
 //! what was written is forgotten, and the row looks elsewhere.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::kept::{Flushed, Reply};
 use crate::clock::{Clock, Time};
 use crate::error::Result;
 use crate::limits;
 use crate::mlx::thread::Activity;
 use crate::prompt_cache::disk::{DiskId, DiskStats, DiskTier, Found, Manifest, Reader, Saving};
 use crate::prompt_cache::{
-    DiskCopy, Evicted, PromptCache, Snapshot, UnreadTensor, Unsaved, Written,
+    DiskCopy, EntryId, EntryView, Evicted, Origin, PromptCache, PromptId, Snapshot, UnreadTensor,
+    Unsaved, Written,
 };
 use crate::telemetry::DiskCacheSnapshot;
 
@@ -50,6 +55,8 @@ pub(super) struct Archive<S> {
     shipment: Option<Shipment>,
     /// Evicted entries that wait to be written down.
     spilled: VecDeque<Evicted<S>>,
+    /// Who waits for what was unsaved.
+    flushes: Vec<Flush>,
     /// While rows are live, no tensor is read from the device before.
     reads_from: Time,
     /// Nothing in the prompt cache is due before.
@@ -58,6 +65,15 @@ pub(super) struct Archive<S> {
     restored_tokens: u64,
     /// As of the last tick.
     stats: DiskStats,
+}
+
+/// Somebody who waits until all that was unsaved at `asked_at` is on disk.
+#[derive(Debug)]
+struct Flush {
+    asked_at: Time,
+    /// What the tier had saved by then.
+    saved_before: u64,
+    reply: Reply<Result<Flushed>>,
 }
 
 /// An entry whose tensors are being handed over.
@@ -84,6 +100,7 @@ impl<S: Snapshot> Archive<S> {
             disk,
             shipment: None,
             spilled: VecDeque::new(),
+            flushes: Vec::new(),
             reads_from: Time::ZERO,
             due_from: Time::ZERO,
             restored: 0,
@@ -158,6 +175,8 @@ impl<S: Snapshot> Archive<S> {
         live: bool,
     ) -> Activity {
         let activity = self.advance(prompts, clock, live);
+        self.answer_flushes(prompts, clock.now());
+        // Last, because whoever rests from now on shows these figures for long.
         self.stats = self.disk.stats();
         activity
     }
@@ -167,10 +186,11 @@ impl<S: Snapshot> Archive<S> {
         if live && now < self.reads_from {
             return Activity::Resting(self.reads_from - now);
         }
-        if self.shipment.is_none() && (!self.spilled.is_empty() || now >= self.due_from) {
-            self.begin(prompts, |entry| due_at(entry) <= now);
-        }
+        let may_begin = !self.spilled.is_empty() || now >= self.due_from;
+        let begun = may_begin && self.shipment.is_none() && self.begin_next(prompts, now);
         match &self.shipment {
+            // It was refused, and another one may not be.
+            None if begun => Activity::Busy,
             None => self.rest(prompts, now),
             Some(shipment) if !shipment.saving.ready() => Activity::Resting(PAUSE),
             Some(_) => {
@@ -178,6 +198,87 @@ impl<S: Snapshot> Archive<S> {
                 Activity::Busy
             }
         }
+    }
+
+    /// Has all that the disk does not have now written down, what it refused before too, and answers `reply` when
+    /// that is done.
+    pub(super) fn ask_flush(
+        &mut self,
+        prompts: &mut PromptCache<S>,
+        now: Time,
+        reply: Reply<Result<Flushed>>,
+    ) {
+        for id in self.unstored(prompts) {
+            prompts.mark_saved(id, DiskCopy::Unsaved);
+        }
+        self.due_from = now;
+        let saved_before = self.disk.stats().saved;
+        self.flushes.push(Flush { asked_at: now, saved_before, reply });
+    }
+
+    /// Answers those who waited long enough, or for what is done.
+    fn answer_flushes(&mut self, prompts: &PromptCache<S>, now: Time) {
+        if self.flushes.is_empty() {
+            return;
+        }
+        let at_rest = self.shipment.is_none() && self.spilled.is_empty() && !self.disk.is_busy();
+        for index in (0..self.flushes.len()).rev() {
+            let Flush { asked_at, saved_before, .. } = self.flushes[index];
+            let complete = at_rest && !prompts.unsaved().any(|entry| entry.used_at <= asked_at);
+            if complete || now >= asked_at + FLUSH_PATIENCE {
+                self.stats = self.disk.stats();
+                let flushed = Flushed {
+                    complete,
+                    saved: self.stats.saved - saved_before,
+                    unsaved: self.unstored(prompts).len(),
+                    disk: self.snapshot(),
+                };
+                // A caller who left does not want the answer.
+                let _ = self.flushes.swap_remove(index).reply.send(Ok(flushed));
+            }
+        }
+    }
+
+    /// The entries in memory that the disk neither has nor is getting.
+    fn unstored(&mut self, prompts: &PromptCache<S>) -> Vec<EntryId> {
+        let mut is_stored = |view: &EntryView| match view.on_disk {
+            DiskCopy::File(file) => self.disk.contains(file),
+            DiskCopy::Unsaved | DiskCopy::Refused => false,
+        };
+        let unstored = prompts.entries().filter(|view| !is_stored(view));
+        unstored.map(|view| view.id).collect()
+    }
+
+    /// Pins or unpins what the disk has of `prompt`, or will have; says whether that is anything.
+    pub(super) fn pin(&mut self, prompt: PromptId, pinned: bool) -> bool {
+        let files = self.disk.named(prompt);
+        for file in &files {
+            self.disk.pin(*file, pinned);
+        }
+        let spilled = self.spilled.iter_mut();
+        let spilled = spilled.filter(|entry| PromptId::of(&entry.tokens) == prompt);
+        spilled.map(|entry| entry.pinned = pinned).count() + files.len() > 0
+    }
+
+    /// The pinned ones of what the disk has or will have.
+    pub(super) fn pinned(&mut self) -> Vec<PromptId> {
+        let spilled = self.spilled.iter().filter(|entry| entry.pinned);
+        let mut pinned: Vec<PromptId> = spilled.map(|entry| PromptId::of(&entry.tokens)).collect();
+        pinned.extend(self.disk.pinned());
+        pinned
+    }
+
+    /// Removes all entries but those that `stays` names, those on their way too, and says which.
+    pub(super) fn retain(&mut self, stays: impl Fn(PromptId) -> bool) -> Vec<PromptId> {
+        let mut gone = self.disk.retain(&stays);
+        let disk = &mut self.disk;
+        self.shipment.take_if(|shipment| !disk.contains(shipment.saving.id()));
+        self.spilled.retain(|entry| {
+            let prompt = PromptId::of(&entry.tokens);
+            gone.extend((!stays(prompt)).then_some(prompt));
+            stays(prompt)
+        });
+        gone
     }
 
     /// Writes down all that is not yet, waiting for the disk for as long as `patience`.
@@ -203,6 +304,23 @@ impl<S: Snapshot> Archive<S> {
         }
     }
 
+    /// Whether an entry is pinned, if there is one.
+    pub(super) fn is_pinned(&mut self, id: DiskId) -> Option<bool> {
+        self.disk.entry(id).map(|entry| entry.pinned)
+    }
+
+    /// The tier itself, for who lists.
+    pub(super) fn disk(&mut self) -> &mut DiskTier {
+        &mut self.disk
+    }
+
+    /// The figures as they are now.
+    pub(super) fn stats(&mut self) -> DiskCacheSnapshot {
+        self.stats = self.disk.stats();
+        self.snapshot()
+    }
+
+    /// The figures as of the last tick.
     pub(super) fn snapshot(&self) -> DiskCacheSnapshot {
         let stats = &self.stats;
         DiskCacheSnapshot {
@@ -223,36 +341,60 @@ impl<S: Snapshot> Archive<S> {
         }
     }
 
+    fn begin_next(&mut self, prompts: &mut PromptCache<S>, now: Time) -> bool {
+        let flushed_until = self.flushes.iter().map(|flush| flush.asked_at).max();
+        let is_flushed = |entry: &Unsaved| flushed_until.is_some_and(|at| entry.used_at <= at);
+        self.begin(prompts, |entry| due_at(entry) <= now || is_flushed(entry))
+    }
+
     /// Begins with the next entry that may be saved, a spilled one first; says whether there was one, be it that
     /// the disk refused it. One is written at a time, so that no other is refused for want of room in the queue.
     fn begin(&mut self, prompts: &mut PromptCache<S>, is_due: impl Fn(&Unsaved) -> bool) -> bool {
         if self.disk.is_busy() {
             return false;
         }
-        if let Some(Evicted { tokens, snapshot, .. }) = self.spilled.pop_front() {
-            let begun = self.admit(tokens, &snapshot);
+        if let Some(Evicted { tokens, snapshot, origin, pinned, .. }) = self.spilled.pop_front() {
+            let prompt = PromptId::of(&tokens);
+            let begun = self.admit(tokens, &snapshot, origin);
             self.shipment =
                 log_failure(begun).flatten().map(|shipment| Shipment { spilled: true, ..shipment });
+            self.pin_copies(prompt, pinned);
             return true;
         }
-        let Some(Unsaved { id, .. }) = prompts.unsaved().find(is_due) else { return false };
+        let next = prompts.unsaved().find(is_due).and_then(|entry| prompts.entry(entry.id));
+        let Some(EntryView { id, prompt, origin, pinned, .. }) = next else { return false };
         let (tokens, snapshot) = (prompts.tokens(id), prompts.share(id));
-        let begun = tokens.zip(snapshot).map(|(tokens, snapshot)| self.admit(tokens, &snapshot));
+        let begun =
+            tokens.zip(snapshot).map(|(tokens, snapshot)| self.admit(tokens, &snapshot, origin));
         self.shipment = begun.and_then(log_failure).flatten();
         // One that was refused is not offered again: it would be refused at every tick.
-        let shipment = self.shipment.as_ref();
-        let on_disk = shipment.map(|shipment| DiskCopy::File(shipment.saving.id()));
-        prompts.mark_saved(id, on_disk.unwrap_or(DiskCopy::Refused));
+        let copy = self.pin_copies(prompt, pinned);
+        prompts.mark_saved(id, copy.map_or(DiskCopy::Refused, DiskCopy::File));
         true
     }
 
-    fn admit(&mut self, tokens: Vec<u32>, snapshot: &S) -> Result<Option<Shipment>> {
+    fn admit(
+        &mut self,
+        tokens: Vec<u32>,
+        snapshot: &S,
+        origin: Origin,
+    ) -> Result<Option<Shipment>> {
         let Written { state, tensors } = snapshot.write_down()?;
         let specs = tensors.iter().map(|tensor| tensor.spec.clone()).collect();
         let can_trim = snapshot.can_trim();
-        let saving = self.disk.save(Manifest { tokens, state, can_trim, tensors: specs })?;
+        let manifest = Manifest { tokens, state, can_trim, origin, tensors: specs };
+        let saving = self.disk.save(manifest)?;
         let shipment = |saving| Shipment { saving, tensors: tensors.into_iter(), spilled: false };
         Ok(saving.map(shipment))
+    }
+
+    /// Pins what the disk has of `prompt`, or is getting, if the memory had it `pinned`. Says what that is.
+    fn pin_copies(&mut self, prompt: PromptId, pinned: bool) -> Option<DiskId> {
+        let files = self.disk.named(prompt);
+        for file in files.iter().filter(|_| pinned) {
+            self.disk.pin(*file, true);
+        }
+        files.first().copied()
     }
 
     /// Hands the next tensor over, or ends the entry after the last one.
@@ -293,6 +435,7 @@ fn due_at(entry: &Unsaved) -> Time {
 
 const SETTLE: Duration = Duration::from_millis(limits::DISK_SETTLE_MS);
 const SETTLE_GIBIBYTE: Duration = Duration::from_millis(limits::DISK_SETTLE_GIBIBYTE_MS);
+const FLUSH_PATIENCE: Duration = Duration::from_millis(limits::CACHE_FLUSH_MS);
 const PAUSE: Duration = Duration::from_millis(limits::DISK_PAUSE_MS);
 
 /// What was not written down is only read again one day.

@@ -32,6 +32,7 @@ mod canvas;
 mod device;
 mod emit;
 mod executor;
+mod kept;
 mod pace;
 mod plan;
 mod prefill;
@@ -63,6 +64,9 @@ pub use blocks::{CanvasForward, CanvasObserver};
 #[cfg(feature = "mlx")]
 pub use device::{LogitsObserver, MlxExecutor, NoiseMaker, SoloRow};
 pub use executor::{Answer, Executor, Said, Sampled, Stepped, Yield};
+#[cfg(test)]
+pub(crate) use kept::no_disk;
+pub use kept::{CacheCommand, Cleared, Flushed, KeptPrompt, KeptPrompts, Reply};
 pub use publish::Board;
 pub use row::{
     EventReceiver, EventSender, FinishReason, Lane, Priority, Purpose, RowEvent, RowSpec, RowUsage,

@@ -15,7 +15,7 @@ use super::rows::{End, Row, Stage};
 use super::{Executor, Scheduler};
 use crate::limits;
 use crate::mlx::thread::Activity;
-use crate::prompt_cache::disk::Reader;
+use crate::prompt_cache::disk::{Manifest, Reader};
 use crate::prompt_cache::{DiskCopy, Evicted, Origin, Snapshot, Taken};
 
 impl<E: Executor> Scheduler<E> {
@@ -107,16 +107,19 @@ impl<E: Executor> Scheduler<E> {
         cached_tokens: usize,
         snapshot: E::Snapshot,
     ) {
-        let tokens = reader.manifest().tokens.clone();
-        let evicted =
-            self.prompts.put(tokens.clone(), snapshot, Origin::Finished, self.clock.now());
-        if let Some(id) = self.prompts.find(&tokens) {
+        let Some(archive) = &mut self.archive else { return };
+        archive.note_restored(cached_tokens);
+        // Whoever deleted it meanwhile does not want it back.
+        let Some(pinned) = archive.is_pinned(reader.id()) else { return };
+        let Manifest { tokens, origin, .. } = reader.manifest();
+        let evicted = self.prompts.put(tokens.clone(), snapshot, *origin, self.clock.now());
+        if let Some(id) = self.prompts.find(tokens) {
             self.prompts.mark_saved(id, DiskCopy::File(reader.id()));
+            if pinned {
+                self.prompts.pin(id, true);
+            }
         }
         self.spill(evicted);
-        if let Some(archive) = &mut self.archive {
-            archive.note_restored(cached_tokens);
-        }
     }
 
     fn spill(&mut self, evicted: Vec<Evicted<E::Snapshot>>) {

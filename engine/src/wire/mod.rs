@@ -8,6 +8,7 @@ mod answer;
 #[cfg(test)]
 mod answers;
 pub mod anthropic;
+pub mod cache;
 mod contents;
 mod conversation;
 mod effort;

@@ -134,7 +134,7 @@ struct TotalStats {
 }
 
 #[derive(Debug, Clone, Serialize)]
-struct PromptCacheStats {
+pub(super) struct PromptCacheStats {
     entries: usize,
     bytes: u64,
     cap_bytes: u64,
@@ -146,7 +146,7 @@ struct PromptCacheStats {
 }
 
 #[derive(Debug, Clone, Serialize)]
-struct DiskCacheStats {
+pub(super) struct DiskCacheStats {
     entries: usize,
     bytes: u64,
     max_bytes: u64,

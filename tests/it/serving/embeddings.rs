@@ -15,7 +15,7 @@ const CHECKPOINT: &str = "qwen3-tiny";
 const SAME_BITS: f64 = 1e-7;
 
 /// The checkpoint with the files that sentence-transformers puts beside a Qwen3-Embedding.
-fn model(config: &Value) -> TempDir {
+pub(super) fn model(config: &Value) -> TempDir {
     let tiny = goldens::checkpoint(CHECKPOINT);
     let copy = tempfile::tempdir().unwrap();
     for name in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {

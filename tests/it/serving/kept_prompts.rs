@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use slipstream_tests::server::{Server, run, serve};
 
+use super::embeddings;
+
 const CHAT: &str = "/v1/chat/completions";
+const CACHE: &str = "/v1/cache";
 
 fn system() -> String {
     "You are one of many agents that were all told the same long story. ".repeat(30)
@@ -68,6 +71,95 @@ fn a_server_that_keeps_no_prompts_reads_each_one() {
     assert_eq!(said(&again), said(&first));
     let stats = server.stats_when(|stats| stats["batch"]["active_rows"] == 0);
     assert_eq!(stats["prompt_cache"]["entries"], 0);
+}
+
+/// The listed prompt whose last words end so.
+fn listed(server: &Server, last_words: &str) -> Option<Value> {
+    let (status, body) = server.ask("GET", CACHE, "");
+    assert_eq!((status, &body["object"]), (200, &json!("list")), "{body}");
+    let ends_so = |prompt: &&Value| prompt["last_words"].as_str().unwrap().ends_with(last_words);
+    body["data"].as_array().unwrap().iter().find(ends_so).cloned()
+}
+
+fn path_of(prompt: &Value) -> String {
+    format!("{CACHE}/{}", prompt["id"].as_str().unwrap())
+}
+
+#[test]
+fn conversations_are_listed_pinned_deleted_flushed_and_survive_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--ssd-cache", folder.path().to_str().unwrap()];
+    let server = Server::start(&flags);
+    let conversations =
+        ["Tell me of bees.", "Tell me of ants."].map(|text| body(&[("user", text)]));
+    let answers = conversations.each_ref().map(|body| ask(&server, body));
+    let [bees, ants] = answers.each_ref().map(|answer| {
+        // The last token that was said was never fed.
+        let words: Vec<&str> = said(answer).split_whitespace().collect();
+        let words = words[..words.len() - 1].join(" ");
+        listed(&server, &words)
+            .unwrap_or_else(|| panic!("{words}: {}", server.ask("GET", CACHE, "").1))
+    });
+    assert_ne!(bees["id"], ants["id"]);
+    assert_eq!(bees["first_words"], ants["first_words"]);
+    assert!(bees["first_words"].as_str().unwrap().contains("You are one of many agents"), "{bees}");
+    assert_eq!((&bees["tiers"], &bees["pinned"]), (&json!(["memory"]), &json!(false)));
+    let pinned = server.ask("POST", &path_of(&bees), &json!({"pinned": true}).to_string());
+    assert_eq!((pinned.0, &pinned.1["pinned"]), (200, &json!(true)), "{pinned:?}");
+    let flushed = server.ask("POST", "/v1/cache/flush", "");
+    assert_eq!((flushed.0, &flushed.1["complete"]), (200, &json!(true)), "{flushed:?}");
+    assert_eq!(flushed.1["unsaved"], 0);
+    assert!(flushed.1["saved"].as_u64() >= Some(2), "{flushed:?}");
+    drop(server);
+
+    let server = Server::start(&flags);
+    let find = |prompt: &Value| {
+        let (_, body) = server.ask("GET", CACHE, "");
+        let found =
+            body["data"].as_array().unwrap().iter().find(|other| other["id"] == prompt["id"]);
+        found.cloned()
+    };
+    let stored = find(&bees).expect("a process that was killed has lost nothing");
+    for name in ["tokens", "origin", "first_words", "last_words"] {
+        assert_eq!(stored[name], bees[name], "{stored}");
+    }
+    assert_eq!((&stored["tiers"], &stored["pinned"]), (&json!(["disk"]), &json!(true)));
+    assert_eq!(find(&ants).map(|ants| ants["pinned"].clone()), Some(json!(false)));
+    let cleared = server.ask("DELETE", CACHE, "").1;
+    assert_eq!((&cleared["kept_pinned"], &cleared["deleted_pinned"]), (&json!(1), &json!(0)));
+    assert!(find(&ants).is_none() && find(&bees).is_some());
+    let (prompt_tokens, cached) = counts(&ask(&server, &conversations[0]));
+    assert_eq!(cached, prompt_tokens - 1);
+    assert_eq!(find(&bees).unwrap()["tiers"], json!(["memory", "disk"]));
+    let deleted = server.ask("DELETE", &path_of(&bees), "");
+    assert_eq!((deleted.0, &deleted.1["deleted"]), (200, &json!(true)));
+    assert_eq!(server.ask("DELETE", &path_of(&bees), "").0, 404);
+    assert_eq!(server.ask("DELETE", "/v1/cache?pinned=true", "").0, 200);
+    let again = ask(&server, &conversations[0]);
+    assert_eq!(counts(&again).1, 0, "it is read anew");
+    assert_eq!(said(&again), said(&answers[0]));
+}
+
+#[test]
+fn servers_that_keep_no_prompts_list_none_and_say_so() {
+    let vectors = embeddings::model(&json!({}));
+    let off = Server::start(&["--prompt-cache", "off"]);
+    for server in [off, Server::of(vectors.path(), &[])] {
+        let (status, body) = server.ask("GET", CACHE, "");
+        let told = (&body["data"], &body["prompt_cache"]["cap_bytes"], &body["disk_cache"]);
+        assert_eq!((status, told), (200, (&json!([]), &json!(0), &Value::Null)));
+        let (status, body) = server.ask("POST", "/v1/cache/flush", "");
+        assert_eq!((status, &body["error"]["code"]), (400, &json!("unsupported")), "{body}");
+        let one = format!("{CACHE}/0123456789abcdef");
+        for (method, body) in
+            [("POST", json!({"pinned": true}).to_string()), ("DELETE", String::new())]
+        {
+            let (status, body) = server.ask(method, &one, &body);
+            let message = body["error"]["message"].as_str().unwrap();
+            assert!(status == 404 && message.ends_with("keeps none"), "{body}");
+        }
+        assert_eq!(server.ask("DELETE", CACHE, "").1["deleted"], 0);
+    }
 }
 
 /// What an agent's tools answer it in turn `number`.

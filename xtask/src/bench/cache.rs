@@ -13,17 +13,17 @@ use crate::clock::Stopwatch;
 use crate::figures::{Agents, Cache, Restart};
 use crate::stamp::{create_folder, remove_if_there, write_whole};
 
-/// Words of the system prompt that the agents share; each is a token or a little more.
-const SYSTEM_WORDS: usize = 1800;
+/// Sentences of the system prompt that the agents share: 2,000 tokens.
+const SYSTEM_SENTENCES: usize = 110;
 /// Agents that share it.
 const AGENTS: usize = 8;
-/// Words of the conversation that goes on after a restart: about as much as the demo model takes.
-const LONG_WORDS: usize = 6800;
+/// Sentences of the conversation that goes on after a restart: about as much as the demo model takes.
+const LONG_SENTENCES: usize = 410;
 /// Tokens of every answer.
 const ANSWER_TOKENS: u64 = 4;
 
-const WORDS: [&str; 12] = [
-    "river", "stone", "cloud", "green", "seven", "house", "table", "north", "paper", "music",
+const NOUNS: [&str; 12] = [
+    "river", "stone", "cloud", "field", "road", "house", "table", "north", "paper", "music",
     "winter", "garden",
 ];
 
@@ -79,8 +79,8 @@ fn agents(port: u16, model: &str) -> Result<Agents> {
 /// What agent `number` says first.
 fn agent(number: usize) -> Value {
     json!([
-        { "role": "system", "content": text(SYSTEM_WORDS, 1) },
-        { "role": "user", "content": format!("You are number {number}. {}", text(12, number + 2)) },
+        { "role": "system", "content": story(SYSTEM_SENTENCES, 1) },
+        { "role": "user", "content": format!("You are agent number {number}. Who are you?") },
     ])
 }
 
@@ -90,7 +90,7 @@ fn restart(bench: &Bench) -> Result<Restart> {
     remove_if_there(&folder)?;
     create_folder(&folder)?;
     let flags = || ["--ssd-cache".as_ref(), folder.as_os_str()];
-    let mut messages = json!([{ "role": "user", "content": text(LONG_WORDS, 100) }]);
+    let mut messages = json!([{ "role": "user", "content": format!("{} What was the story about? Answer in one sentence.", story(LONG_SENTENCES, 5)) }]);
     eprintln!("A long conversation");
     let (server, _) = Server::start_with(bench, flags())?;
     let model = model_name(server.port)?;
@@ -137,8 +137,12 @@ fn first_token(port: u16, model: &str, messages: &Value) -> Result<f64> {
     Ok(seconds)
 }
 
-/// `words` words that differ with `number`.
-fn text(words: usize, number: usize) -> String {
-    let word = |index: usize| WORDS[(index * index + index * number + number) % WORDS.len()];
-    (0..words).map(word).collect::<Vec<_>>().join(" ")
+/// `sentences` sentences that differ with `number`, of some sixteen tokens each.
+fn story(sentences: usize, number: usize) -> String {
+    let noun = |index: usize| NOUNS[index % NOUNS.len()];
+    let sentence = |index: usize| {
+        let (first, second) = (noun(index * index + number), noun(index * number + 1));
+        format!("On day {index} the {first} was seen by the {second}, and it was good.")
+    };
+    (0..sentences).map(sentence).collect::<Vec<_>>().join(" ")
 }

@@ -4,6 +4,7 @@ mod access;
 mod admission;
 mod agents;
 mod bad_input;
+mod cache;
 mod client;
 mod embeddings;
 mod endings;
@@ -102,6 +103,7 @@ fn whole_body(path: &str) -> Value {
         MESSAGES => json!({"model": "default", "max_tokens": 9, "messages": messages}),
         "/v1/messages/count_tokens" => json!({"model": "default", "messages": messages}),
         "/v1/detokenize" => json!({"tokens": [7]}),
+        "/v1/cache/{id}" => json!({"pinned": true}),
         other => panic!("{other} takes no body"),
     }
 }

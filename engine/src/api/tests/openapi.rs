@@ -113,6 +113,8 @@ fn broken(schema: &Value) -> Vec<Value> {
 #[tokio::test]
 async fn what_the_document_rules_out_is_refused_by_name() {
     let rows = ScriptedRows::new(|_| says("ok"));
+    let kept = script::kept_prompt("hello", Some(7), None);
+    rows.kept.lock().prompts.push(kept.clone());
     let engine = script::engine_that_embeds(Arc::clone(&rows));
     let server = Server::start_engine(rows, engine, ServeConfig::default()).await;
     let document = document();
@@ -125,6 +127,7 @@ async fn what_the_document_rules_out_is_refused_by_name() {
         };
         let schema = document.pointer(&reference.as_str().unwrap()[1..]).unwrap();
         let whole = super::whole_body(path);
+        let path = &path.replace("{id}", &kept.id.to_string());
         let answer = server.client.post(path, &whole).await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
         for (name, property) in schema["properties"].as_object().unwrap() {

@@ -249,7 +249,12 @@ impl Serving {
         let room =
             Room { total_bytes: device.memory_bytes()?, weights_bytes: loaded.weights_bytes };
         let kv_budget_bytes = self.kv_budget.kv_bytes(&room, card.smallest_row_bytes())?;
-        let prompt_cache_bytes = self.prompt_cache.prompt_cache_bytes(&room, kv_budget_bytes);
+        // What is read for a vector, or written in blocks, is always read anew.
+        let keeps_prompts = card.text_vectors().is_err() && !card.capabilities.writes_blocks;
+        let prompt_cache_bytes = match keeps_prompts {
+            true => self.prompt_cache.prompt_cache_bytes(&room, kv_budget_bytes),
+            false => 0,
+        };
         Ok(SchedulerConfig { kv_budget_bytes, prompt_cache_bytes, ..self.scheduler.clone() })
     }
 }

@@ -14,10 +14,26 @@ use super::usage::{self, Usage};
 
 /// What the writer is told of an entry, in this order; the bytes of tensors come in the manifest's order.
 pub(super) enum Message {
-    Begin { id: DiskId, manifest: Manifest, created_at: Duration },
-    Tensor { id: DiskId, bytes: Vec<u8> },
-    Finish { id: DiskId },
-    Abandon { id: DiskId },
+    Begin {
+        id: DiskId,
+        manifest: Manifest,
+        created_at: Duration,
+    },
+    Tensor {
+        id: DiskId,
+        bytes: Vec<u8>,
+    },
+    /// Of an entry that is being written or is there.
+    Pin {
+        id: DiskId,
+        pinned: bool,
+    },
+    Finish {
+        id: DiskId,
+    },
+    Abandon {
+        id: DiskId,
+    },
 }
 
 /// What became of an entry.

@@ -1,5 +1,6 @@
 //! The folder: names, what is in it, and what has to go.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ const LOCK_FILE: &str = ".lock";
 const USAGE_FILE: &str = "usage.json";
 const EXTENSION: &str = ".slipcache";
 const UNFINISHED_EXTENSION: &str = ".slipcache.tmp";
+const PIN_EXTENSION: &str = ".pin";
 const IDENTITY_DIGITS: std::ops::RangeInclusive<usize> = 8..=128;
 
 /// What all files of the folder come to.
@@ -34,6 +36,7 @@ struct Seen {
     /// Of this tier's identity.
     own: bool,
     unfinished: bool,
+    pinned: bool,
     bytes: u64,
     used_at: Duration,
 }
@@ -96,6 +99,10 @@ impl Folder {
         self.own_folder().join(format!("{id}{EXTENSION}"))
     }
 
+    pub(super) fn pin_path(&self, id: DiskId) -> PathBuf {
+        self.own_folder().join(format!("{id}{PIN_EXTENSION}"))
+    }
+
     pub(super) fn unfinished_path(&self, id: DiskId) -> PathBuf {
         self.own_folder().join(format!("{id}{UNFINISHED_EXTENSION}"))
     }
@@ -120,12 +127,39 @@ impl Folder {
         Ok(Opened { entries, usage, total, evicted: room.evicted.len() as u64, dropped })
     }
 
-    /// Removes what writers left unfinished that are gone, of all identities.
+    /// Pins or unpins an entry of this tier's identity.
+    pub(super) fn set_pinned(&self, id: DiskId, pinned: bool) -> io::Result<()> {
+        let path = self.pin_path(id);
+        let (changed, already) = match pinned {
+            true => (self.files.create(&path).map(drop), ErrorKind::AlreadyExists),
+            false => (self.files.remove(&path), ErrorKind::NotFound),
+        };
+        match changed {
+            Err(error) if error.kind() == already => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => self.files.sync_folder(&self.own_folder()),
+        }
+    }
+
+    /// Removes what writers left unfinished that are gone, and pins of no entry, of all identities.
     fn reap(&self) -> io::Result<()> {
         for seen in self.scan()?.iter().filter(|seen| seen.unfinished) {
             if files::is_orphan(&seen.path) {
                 tracing::info!(path = %seen.path.display(), "an unfinished cached prompt was removed");
                 self.remove(&seen.path);
+            }
+        }
+        self.identities()?.iter().try_for_each(|folder| self.reap_pins(folder))
+    }
+
+    fn reap_pins(&self, folder: &Path) -> io::Result<()> {
+        for (id, _) in scan_names(folder)?.iter().filter(|(_, kind)| *kind == Kind::Pin) {
+            let path = |kind: Kind| folder.join(format!("{id}{}", kind.extension()));
+            // In this order: what is unfinished now may have its final name a moment later.
+            let is_stray =
+                ![Kind::Unfinished, Kind::Entry].into_iter().any(|kind| path(kind).exists());
+            if is_stray {
+                self.remove(&path(Kind::Pin));
             }
         }
         Ok(())
@@ -143,7 +177,7 @@ impl Folder {
                         "a cached prompt was dropped");
                     dropped += 1;
                     if matches!(unreadable, Unreadable::Damage(_)) {
-                        self.remove(&seen.path);
+                        self.remove_entry(&seen.path);
                     }
                 }
             }
@@ -154,23 +188,18 @@ impl Folder {
     fn read_entry(&self, seen: &Seen) -> Result<Entry, Unreadable> {
         let mut file = File::open(&seen.path)?;
         let header = read_header(&mut file, seen.id, &self.identity)?;
-        Ok(Entry {
-            tokens: header.manifest.tokens.into(),
-            can_trim: header.manifest.can_trim,
-            bytes: seen.bytes,
-            created_at: header.created_at,
-            used_at: seen.used_at,
-        })
+        let created = Entry::new(&header.manifest, seen.bytes, header.created_at);
+        Ok(Entry { used_at: seen.used_at, pinned: seen.pinned, ..created })
     }
 
     /// Removes the entries used least recently, of whatever identity, until `bytes` more fit into
-    /// `max_bytes`.
+    /// `max_bytes`. None that is pinned goes for others, so if all others are not enough none goes.
     pub(super) fn make_room(&self, bytes: u64, max_bytes: u64) -> io::Result<Room> {
         let seen = self.scan()?;
         let plan = plan_evictions(&seen, bytes, max_bytes);
         let mut evicted = Vec::new();
         for entry in &plan {
-            if self.remove(&entry.path) && entry.own {
+            if self.remove_entry(&entry.path) && entry.own {
                 evicted.push(entry.id);
             }
         }
@@ -181,6 +210,16 @@ impl Folder {
 
     pub(super) fn total(&self) -> io::Result<Total> {
         Ok(total(&self.scan()?))
+    }
+
+    /// Removes an entry's file and its pin; says whether the file is gone.
+    pub(super) fn remove_entry(&self, path: &Path) -> bool {
+        let gone = self.remove(path);
+        let pin = path.with_extension(&PIN_EXTENSION[1..]);
+        if gone && pin.exists() {
+            self.remove(&pin);
+        }
+        gone
     }
 
     /// Removes a file; says whether it is gone.
@@ -222,18 +261,24 @@ impl Folder {
 
     /// All files that tiers wrote. Whatever else is in the folder is nobody's business here.
     fn scan(&self) -> io::Result<Vec<Seen>> {
-        let mut seen = Vec::new();
-        for folder in fs::read_dir(&self.root)? {
-            let folder = folder?;
-            let name = folder.file_name();
-            let Some(identity) = name.to_str().filter(|name| is_identity(name)) else {
-                continue;
-            };
-            if folder.file_type().is_ok_and(|kind| kind.is_dir()) {
-                scan_identity(&folder.path(), identity == self.identity, &mut seen)?;
-            }
+        let (mut seen, own) = (Vec::new(), self.own_folder());
+        for folder in self.identities()? {
+            scan_identity(&folder, folder == own, &mut seen)?;
         }
         Ok(seen)
+    }
+
+    /// The folders of all identities.
+    fn identities(&self) -> io::Result<Vec<PathBuf>> {
+        let mut identities = Vec::new();
+        for folder in fs::read_dir(&self.root)? {
+            let folder = folder?;
+            let named = folder.file_name().to_str().is_some_and(is_identity);
+            if named && folder.file_type().is_ok_and(|kind| kind.is_dir()) {
+                identities.push(folder.path());
+            }
+        }
+        Ok(identities)
     }
 }
 
@@ -252,44 +297,76 @@ fn is_identity(name: &str) -> bool {
     IDENTITY_DIGITS.contains(&name.len()) && name.bytes().all(digit)
 }
 
-/// Adds the files in `folder`; those that vanish meanwhile are left out.
+/// What a file in the folder of an identity is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Entry,
+    Unfinished,
+    Pin,
+}
+
+impl Kind {
+    fn extension(self) -> &'static str {
+        match self {
+            Self::Entry => EXTENSION,
+            Self::Unfinished => UNFINISHED_EXTENSION,
+            Self::Pin => PIN_EXTENSION,
+        }
+    }
+}
+
+/// Adds the entries in `folder`; those that vanish meanwhile are left out.
 fn scan_identity(folder: &Path, own: bool, seen: &mut Vec<Seen>) -> io::Result<()> {
-    for file in fs::read_dir(folder)? {
-        let file = file?;
-        let name = file.file_name();
-        let Some((id, unfinished)) = name.to_str().and_then(parse_name) else {
-            continue;
-        };
-        let Ok(metadata) = file.metadata() else {
+    let names = scan_names(folder)?;
+    let pins = names.iter().filter(|(_, kind)| *kind == Kind::Pin).map(|(id, _)| *id);
+    let pins: HashSet<DiskId> = pins.collect();
+    for (id, kind) in names.into_iter().filter(|(_, kind)| *kind != Kind::Pin) {
+        let path = folder.join(format!("{id}{}", kind.extension()));
+        let Ok(metadata) = fs::symlink_metadata(&path) else {
             continue;
         };
         if metadata.is_file() {
             let used_at = metadata.modified().ok();
             let used_at = used_at.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-            let (path, bytes) = (file.path(), metadata.len());
-            let used_at = used_at.unwrap_or_default();
-            seen.push(Seen { path, id, own, unfinished, bytes, used_at });
+            let (bytes, used_at) = (metadata.len(), used_at.unwrap_or_default());
+            let (unfinished, pinned) = (kind == Kind::Unfinished, pins.contains(&id));
+            seen.push(Seen { path, id, own, unfinished, pinned, bytes, used_at });
         }
     }
     Ok(())
 }
 
-/// The entry that a file name names, and whether it is unfinished.
-fn parse_name(name: &str) -> Option<(DiskId, bool)> {
-    let unfinished = name.strip_suffix(UNFINISHED_EXTENSION);
-    let id = unfinished.or_else(|| name.strip_suffix(EXTENSION))?;
-    Some((id.parse().ok()?, unfinished.is_some()))
+fn scan_names(folder: &Path) -> io::Result<Vec<(DiskId, Kind)>> {
+    let mut names = Vec::new();
+    for file in fs::read_dir(folder)? {
+        names.extend(file?.file_name().to_str().and_then(parse_name));
+    }
+    Ok(names)
+}
+
+/// The entry that a file name names, and what the file is of it.
+fn parse_name(name: &str) -> Option<(DiskId, Kind)> {
+    [Kind::Unfinished, Kind::Entry, Kind::Pin].into_iter().find_map(|kind| {
+        let id = name.strip_suffix(kind.extension())?;
+        Some((id.parse().ok()?, kind))
+    })
 }
 
 fn total(seen: &[Seen]) -> Total {
     Total { files: seen.len(), bytes: seen.iter().map(|seen| seen.bytes).sum() }
 }
 
-/// Which entries have to go so that `bytes` more fit: those used least recently.
+/// Which entries have to go so that `bytes` more fit: those used least recently. With nothing to come it is the
+/// cap that was lowered, and then pinned ones go after all others.
 fn plan_evictions(seen: &[Seen], bytes: u64, max_bytes: u64) -> Vec<&Seen> {
-    let mut entries: Vec<&Seen> = seen.iter().filter(|seen| !seen.unfinished).collect();
-    entries.sort_by_key(|seen| (seen.used_at, seen.id));
+    let may_go = |seen: &&Seen| !seen.unfinished && (bytes == 0 || !seen.pinned);
+    let mut entries: Vec<&Seen> = seen.iter().filter(may_go).collect();
+    entries.sort_by_key(|seen| (seen.pinned, seen.used_at, seen.id));
     let mut left = total(seen).bytes.saturating_add(bytes);
+    let gain: u64 = entries.iter().map(|seen| seen.bytes).sum();
+    if bytes > 0 && left - gain > max_bytes {
+        return Vec::new();
+    }
     let goes = |seen: &&&Seen| {
         let over = left > max_bytes;
         left -= if over { seen.bytes } else { 0 };

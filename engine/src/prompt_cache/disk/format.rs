@@ -22,7 +22,7 @@ use serde_json::Value;
 use uuid::Uuid;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::{Manifest, TensorSpec};
+use super::{Manifest, Origin, TensorSpec};
 use crate::error::{Code, Error, Result};
 use crate::limits::{DISK_ALIGNMENT_BYTES, DISK_HEADER_BYTES_MAX};
 
@@ -148,6 +148,7 @@ struct Description {
     /// Fixed in width, so that the size of a file is known before the time is.
     created_at_micros: String,
     can_trim: bool,
+    origin: Origin,
     state: Value,
     tensors: Vec<TensorSpec>,
 }
@@ -158,6 +159,7 @@ fn description_json(manifest: &Manifest, identity: &str, created_at: Duration) -
         identity: identity.to_owned(),
         created_at_micros: format!("{micros:020}"),
         can_trim: manifest.can_trim,
+        origin: manifest.origin,
         state: manifest.state.clone(),
         tensors: manifest.tensors.clone(),
     };
@@ -270,6 +272,7 @@ pub(super) fn decode_header(bytes: &[u8], id: DiskId, file_bytes: u64) -> Result
         tokens: rest[..tokens as usize * 4].chunks_exact(4).map(token).collect(),
         state: description.state,
         can_trim: description.can_trim,
+        origin: description.origin,
         tensors: description.tensors,
     };
     let created_at = Duration::from_micros(micros);

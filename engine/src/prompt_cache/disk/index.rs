@@ -13,18 +13,42 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::format::DiskId;
+use super::{Manifest, Origin, PromptId};
 
 /// What the index knows of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
+    pub prompt: PromptId,
     pub tokens: Arc<[u32]>,
     pub can_trim: bool,
+    pub origin: Origin,
     /// Bytes of its file.
     pub bytes: u64,
     /// When it was saved, since the Unix epoch.
     pub created_at: Duration,
     /// When it was last used, since the Unix epoch.
     pub used_at: Duration,
+    /// How often it was restored, since the tier was opened.
+    pub hits: u64,
+    /// Whether it makes room after all that are not pinned.
+    pub pinned: bool,
+}
+
+impl Entry {
+    /// The entry of `manifest`, in a file of `bytes`, which was saved and used last at `created_at`.
+    pub(super) fn new(manifest: &Manifest, bytes: u64, created_at: Duration) -> Self {
+        Self {
+            prompt: PromptId::of(&manifest.tokens),
+            tokens: manifest.tokens.as_slice().into(),
+            can_trim: manifest.can_trim,
+            origin: manifest.origin,
+            bytes,
+            created_at,
+            used_at: created_at,
+            hits: 0,
+            pinned: false,
+        }
+    }
 }
 
 /// An entry that spares tokens of a prompt.
@@ -83,6 +107,10 @@ impl Index {
 
     pub(super) fn get(&self, id: DiskId) -> Option<&Entry> {
         self.entries.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: DiskId) -> Option<&mut Entry> {
+        self.entries.get_mut(&id)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -194,6 +222,7 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::seq::IndexedRandom;
     use rand::{RngExt, SeedableRng};
+    use serde_json::Value;
 
     use super::*;
 
@@ -217,6 +246,11 @@ mod tests {
         }
     }
 
+    fn entry(tokens: Vec<u32>, can_trim: bool, now: Duration) -> Entry {
+        let (state, tensors, origin) = (Value::Null, Vec::new(), Origin::Finished);
+        Entry::new(&Manifest { tokens, state, can_trim, origin, tensors }, 1, now)
+    }
+
     fn tokens(random: &mut StdRng, length_max: usize) -> Vec<u32> {
         let (length, high) = (random.random_range(0..=length_max), random.random_bool(0.2));
         // The greatest token has no successor, which the sorted order must bear.
@@ -229,9 +263,9 @@ mod tests {
         let held = naive.0.choose(random).map(|(id, _)| *id);
         match random.random_range(0..8) {
             0 | 1 => {
-                let (id, tokens) = (DiskId::new(), tokens(random, 12).into());
+                let (id, tokens) = (DiskId::new(), tokens(random, 12));
                 let can_trim = random.random();
-                let entry = Entry { tokens, can_trim, bytes: 1, created_at: now, used_at: now };
+                let entry = entry(tokens, can_trim, now);
                 index.insert(id, entry.clone());
                 naive.0.push((id, entry));
             }
@@ -278,13 +312,7 @@ mod tests {
     fn entries_with_one_hash_are_told_apart_by_their_tokens() {
         let mut index = Index::default();
         let now = Duration::ZERO;
-        let entry = |tokens: &[u32]| Entry {
-            tokens: tokens.into(),
-            can_trim: false,
-            bytes: 1,
-            created_at: now,
-            used_at: now,
-        };
+        let entry = |tokens: &[u32]| entry(tokens.to_vec(), false, now);
         let (id, other) = (DiskId::new(), DiskId::new());
         index.insert(id, entry(&[1, 2]));
         index.insert(other, entry(&[3, 4]));

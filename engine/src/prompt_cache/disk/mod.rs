@@ -9,6 +9,7 @@
 //! <folder>/.lock                          held while the account or the set of files is changed
 //! <folder>/usage.json                     what was written today and in all
 //! <folder>/<identity>/<id>.slipcache      an entry; `format.rs` has its layout
+//! <folder>/<identity>/<id>.pin            empty: the entry is pinned
 //! <folder>/<identity>/<id>.slipcache.tmp  one that is being written, locked by who writes it
 //! ```
 //!
@@ -22,8 +23,13 @@
 //! 4. [`DiskTier::find`] asks the index, in memory; [`DiskTier::restore`] opens the file, and the caller
 //!    reads it tensor by tensor at its own pace. Each is held against its checksum before it is handed
 //!    out. Being restored is being used.
-//! 5. It goes when it is removed, when an entry was saved that begins with it and can be trimmed back to it, when it was used least recently of *all* in the folder and room is
-//!    needed, or when any of its bytes turns out not to be what was written. It is never served then.
+//! 5. It goes when it is removed, when an entry was saved that begins with it and can be trimmed back to it,
+//!    when it was used least recently of *all* in the folder and room is needed, or when any of its bytes
+//!    turns out not to be what was written. It is never served then.
+//!
+//! A **pinned** entry does not go for others: neither one that begins with it nor one that needs room. Only when
+//! the folder is opened with a smaller cap than its pinned entries need do they go, the rest before them. A pin
+//! holds from the next start on as well, once the writer has come to it.
 //!
 //! Invariants: a file under its final name is whole, whenever the process ends. Files of the folder take
 //! at most `max_bytes`, those being written included with all bytes that they will have. Bytes are in the
@@ -64,6 +70,7 @@ pub use self::saving::Saving;
 use self::writer::Writer;
 use crate::clock::{self, Clock};
 use crate::error::{Code, Error, Result};
+use crate::prompt_cache::{Origin, PromptId};
 
 /// One tensor as it lies in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,6 +112,8 @@ pub struct Manifest {
     pub state: Value,
     /// Whether its last tokens can be taken back.
     pub can_trim: bool,
+    /// Where in a row's life they were taken.
+    pub origin: Origin,
     /// Its tensors, in the order in which they are handed over.
     pub tensors: Vec<TensorSpec>,
 }
@@ -127,16 +136,41 @@ pub struct DiskConfig {
 pub struct DiskEntry<'a> {
     /// Its name.
     pub id: DiskId,
+    /// The name of its tokens.
+    pub prompt: PromptId,
     /// Its tokens.
     pub tokens: &'a [u32],
     /// Whether its last tokens can be taken back.
     pub can_trim: bool,
+    /// Where in a row's life its caches were taken.
+    pub origin: Origin,
     /// Bytes of its file.
     pub bytes: u64,
     /// When it was saved, since the Unix epoch.
     pub created_at: Duration,
     /// When it was last used, since the Unix epoch.
     pub used_at: Duration,
+    /// How often it was restored, since the tier was opened.
+    pub hits: u64,
+    /// Whether it is pinned.
+    pub pinned: bool,
+}
+
+impl<'a> DiskEntry<'a> {
+    fn new(id: DiskId, entry: &'a Entry) -> Self {
+        Self {
+            id,
+            prompt: entry.prompt,
+            tokens: &entry.tokens,
+            can_trim: entry.can_trim,
+            origin: entry.origin,
+            bytes: entry.bytes,
+            created_at: entry.created_at,
+            used_at: entry.used_at,
+            hits: entry.hits,
+            pinned: entry.pinned,
+        }
+    }
 }
 
 /// What the tier has and has done.
@@ -247,7 +281,10 @@ impl DiskTier {
         let path = self.folder.entry_path(id);
         let opened = Reader::open(path, id, self.folder.identity(), &self.board);
         match &opened {
-            Ok(_) => self.touch(id),
+            Ok(_) => {
+                self.touch(id);
+                self.index.get_mut(id).into_iter().for_each(|entry| entry.hits += 1);
+            }
             Err(_) => self.settle(),
         }
         opened
@@ -279,14 +316,7 @@ impl DiskTier {
         let Some(reserved) = self.board.admit(id, tensor_bytes, size, limit, now) else {
             return Ok(None);
         };
-        let entry = Entry {
-            tokens: manifest.tokens.as_slice().into(),
-            can_trim: manifest.can_trim,
-            bytes: size,
-            created_at: now,
-            used_at: now,
-        };
-        self.pending.insert(id, entry);
+        self.pending.insert(id, Entry::new(&manifest, size, now));
         let specs = manifest.tensors.clone();
         self.board.post(Message::Begin { id, manifest, created_at: now });
         Ok(Some(Saving::new(id, specs, reserved, Arc::clone(&self.board))))
@@ -301,14 +331,13 @@ impl DiskTier {
     /// Every entry that can be served, in no order.
     pub fn entries(&mut self) -> impl Iterator<Item = DiskEntry<'_>> {
         self.settle();
-        self.index.iter().map(|(id, entry)| DiskEntry {
-            id,
-            tokens: &entry.tokens,
-            can_trim: entry.can_trim,
-            bytes: entry.bytes,
-            created_at: entry.created_at,
-            used_at: entry.used_at,
-        })
+        self.index.iter().map(|(id, entry)| DiskEntry::new(id, entry))
+    }
+
+    /// One of them.
+    pub fn entry(&mut self, id: DiskId) -> Option<DiskEntry<'_>> {
+        self.settle();
+        self.index.get(id).map(|entry| DiskEntry::new(id, entry))
     }
 
     /// Notes that an entry was of use, in whatever tier.
@@ -319,22 +348,56 @@ impl DiskTier {
         }
     }
 
-    /// Removes an entry: it is not found any more, and its file goes soon. Says whether there was one.
-    pub fn remove(&mut self, id: DiskId) -> bool {
+    /// The entries of the tokens that `prompt` names, those being saved too.
+    pub fn named(&mut self, prompt: PromptId) -> Vec<DiskId> {
         self.settle();
-        let removed = self.index.remove(id).is_some();
-        if removed {
-            self.board.doom(id);
-        }
-        removed
+        let named = |(id, entry): (DiskId, &Entry)| (entry.prompt == prompt).then_some(id);
+        self.known().filter_map(named).collect()
     }
 
-    /// Removes every entry of this tier's identity; those being saved stay.
-    pub fn clear(&mut self) {
+    /// What the pinned entries are called, those being saved too.
+    pub fn pinned(&mut self) -> impl Iterator<Item = PromptId> {
         self.settle();
-        for id in self.index.iter().map(|(id, _)| id).collect::<Vec<_>>() {
-            self.remove(id);
+        self.known().filter(|(_, entry)| entry.pinned).map(|(_, entry)| entry.prompt)
+    }
+
+    /// Pins or unpins an entry, which may still be on its way; says whether there is one.
+    pub fn pin(&mut self, id: DiskId, pinned: bool) -> bool {
+        self.settle();
+        let entry = self.index.get_mut(id).or(self.pending.get_mut(&id));
+        let Some(entry) = entry else {
+            return false;
+        };
+        entry.pinned = pinned;
+        self.board.post(Message::Pin { id, pinned });
+        true
+    }
+
+    /// Removes an entry: it is not found any more, and its file goes soon, or as soon as it is there. Says whether
+    /// there was one.
+    pub fn remove(&mut self, id: DiskId) -> bool {
+        self.settle();
+        if self.index.remove(id).is_some() {
+            self.board.doom(id);
+            return true;
         }
+        self.pending.remove(&id).is_some()
+    }
+
+    /// Removes all entries of this tier's identity but those that `stays` names, and says which.
+    pub fn retain(&mut self, stays: impl Fn(PromptId) -> bool) -> Vec<PromptId> {
+        self.settle();
+        let goes = self.known().filter(|(_, entry)| !stays(entry.prompt));
+        let goes: Vec<(DiskId, PromptId)> = goes.map(|(id, entry)| (id, entry.prompt)).collect();
+        for (id, _) in &goes {
+            self.remove(*id);
+        }
+        goes.into_iter().map(|(_, prompt)| prompt).collect()
+    }
+
+    /// All entries, those being saved too.
+    fn known(&self) -> impl Iterator<Item = (DiskId, &Entry)> {
+        self.index.iter().chain(self.pending.iter().map(|(id, entry)| (*id, entry)))
     }
 
     /// What the tier has and has done.
@@ -376,20 +439,22 @@ impl DiskTier {
     fn settle(&mut self) {
         for outcome in self.board.take_outcomes() {
             match outcome {
-                Outcome::Saved { id } => {
-                    if let Some(entry) = self.pending.remove(&id) {
+                Outcome::Saved { id } => match self.pending.remove(&id) {
+                    Some(entry) => {
                         self.drop_superseded(&entry);
                         self.index.insert(id, entry);
                         self.saved += 1;
                     }
-                }
+                    // It was removed on its way.
+                    None => self.board.doom(id),
+                },
                 Outcome::Lost { id, lost } => self.forget(id, lost),
             }
         }
     }
 
-    /// Removes the entries that `longer` serves as well: those that it begins with, unless it is so much longer
-    /// that reading it in their place costs much more.
+    /// Removes the entries that `longer` serves as well: those that it begins with, unless they are pinned or it
+    /// is so much longer that reading it in their place costs much more.
     fn drop_superseded(&mut self, longer: &Entry) {
         if !longer.can_trim {
             return;
@@ -397,7 +462,8 @@ impl DiskTier {
         let tokens = &longer.tokens;
         let superseded = |entry: &Entry| {
             let length = entry.tokens.len();
-            length < tokens.len() && length * 2 >= tokens.len() && tokens.starts_with(&entry.tokens)
+            let near = length < tokens.len() && length * 2 >= tokens.len();
+            near && !entry.pinned && tokens.starts_with(&entry.tokens)
         };
         let entries = self.index.iter().filter(|(_, entry)| superseded(entry));
         for id in entries.map(|(id, _)| id).collect::<Vec<_>>() {

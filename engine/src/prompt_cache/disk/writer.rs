@@ -28,6 +28,7 @@ struct Draft {
     checksums: Vec<u128>,
     written_bytes: u64,
     created_at: Duration,
+    pinned: bool,
     /// The day on whose account its bytes are.
     entered_on: Option<u64>,
 }
@@ -90,6 +91,7 @@ impl Writer {
                 self.board.wrote(id, bytes.len() as u64);
                 self.conclude(id, written);
             }
+            Message::Pin { id, pinned } => self.pin(id, pinned),
             Message::Finish { id } => {
                 let finished = self.finish(id);
                 self.board.release(id);
@@ -149,6 +151,7 @@ impl Writer {
             checksums: Vec::new(),
             written_bytes: 0,
             created_at,
+            pinned: false,
             entered_on: None,
         };
         let draft = self.drafts.entry(id).insert_entry(draft).into_mut();
@@ -193,12 +196,30 @@ impl Writer {
         draft.write(&trailer)?;
         draft.file.set_used_at(draft.created_at)?;
         draft.file.sync()?;
+        if draft.pinned {
+            // Before the entry can be found and evicted.
+            log_unpinned(id, self.folder.set_pinned(id, true));
+        }
         self.folder.files().rename(&draft.path, &self.folder.entry_path(id))?;
         self.drafts.remove(&id);
         self.folder.files().sync_folder(&self.folder.own_folder())?;
         self.board.report(Outcome::Saved { id });
         self.refresh_total();
         Ok(())
+    }
+
+    /// Pins or unpins an entry that is there, or will be.
+    fn pin(&mut self, id: DiskId, pinned: bool) {
+        if let Some(draft) = self.drafts.get_mut(&id) {
+            draft.pinned = pinned;
+            return;
+        }
+        let set = self.folder.lock().and_then(|_lock| {
+            // With the lock nobody evicts it in between.
+            let is_there = self.folder.entry_path(id).exists();
+            if is_there { self.folder.set_pinned(id, pinned) } else { Ok(()) }
+        });
+        log_unpinned(id, set);
     }
 
     /// Gives an entry up whose writing failed, and all writing if the disk takes no more.
@@ -228,6 +249,9 @@ impl Writer {
     fn lose(&mut self, id: DiskId, lost: Lost) {
         if let Some(draft) = self.drafts.remove(&id) {
             self.folder.remove(&draft.path);
+            if draft.pinned {
+                self.folder.remove(&self.folder.pin_path(id));
+            }
             let unwritten = draft.layout.file_bytes - draft.written_bytes;
             let corrected = draft.entered_on.map_or(Ok(()), |day| self.take_back(day, unwritten));
             if let Err(error) = corrected {
@@ -259,7 +283,7 @@ impl Writer {
         }
         let removed = !chores.doomed.is_empty();
         for id in chores.doomed {
-            self.folder.remove(&self.folder.entry_path(id));
+            self.folder.remove_entry(&self.folder.entry_path(id));
         }
         if removed {
             self.refresh_total();
@@ -271,6 +295,13 @@ impl Writer {
         if let Ok(total) = self.folder.total() {
             self.board.set_total(total);
         }
+    }
+}
+
+/// An entry serves as well if its pin cannot be changed on disk; only the next start will not know.
+fn log_unpinned(id: DiskId, set: io::Result<()>) {
+    if let Err(error) = set {
+        tracing::warn!(%id, %error, "failed to pin or unpin a cached prompt on disk");
     }
 }
 

@@ -12,7 +12,9 @@ use super::model::{Answer, Model};
 use super::{Fed, Trims};
 use crate::clock::Time;
 use crate::prompt_cache::disk::DiskId;
-use crate::prompt_cache::{DiskCopy, EntryId, EntryView, Evicted, Origin, PromptCache, Unsaved};
+use crate::prompt_cache::{
+    DiskCopy, EntryId, EntryView, Evicted, Origin, PromptCache, PromptId, Unsaved,
+};
 
 const SEEDS: u64 = 400;
 const ROUNDS: u64 = 250;
@@ -78,7 +80,7 @@ impl World {
                 90..94 => self.mark_saved(),
                 94..97 => self.remove(),
                 97..99 => self.set_cap_bytes(),
-                _ => self.clear(),
+                _ => self.retain(),
             }
             self.compare();
         }
@@ -103,10 +105,8 @@ impl World {
             self.model.counts.refusals += 1;
             let id = evicted[0].id;
             assert!(self.named.insert(id));
-            assert_eq!(
-                evicted,
-                [Evicted { id, tokens, snapshot, origin, on_disk: DiskCopy::Unsaved }]
-            );
+            let (pinned, on_disk) = (false, DiskCopy::Unsaved);
+            assert_eq!(evicted, [Evicted { id, tokens, snapshot, origin, pinned, on_disk }]);
         }
     }
 
@@ -156,9 +156,13 @@ impl World {
         assert_eq!(self.cache.remove(id), self.model.remove(id));
     }
 
-    fn clear(&mut self) {
-        self.cache.clear();
-        self.model.entries.clear();
+    fn retain(&mut self) {
+        let views = self.model.views();
+        let few = self.random.random_range(0..3);
+        let stays = |prompt: PromptId| {
+            views.iter().position(|view| view.prompt == prompt).is_some_and(|at| at % 3 < few)
+        };
+        assert_eq!(self.cache.retain(stays), self.model.retain(stays));
     }
 
     fn compare(&mut self) {
@@ -175,6 +179,7 @@ impl World {
         assert_eq!(self.cache.counts(), self.model.counts());
         for entry in &self.model.entries {
             assert_eq!(self.cache.find(&entry.tokens), Some(entry.id));
+            assert_eq!(self.cache.named(PromptId::of(&entry.tokens)), Some(entry.id));
             assert_eq!(self.cache.tokens(entry.id).as_ref(), Some(&entry.tokens));
             let stored = self.cache.share(entry.id).unwrap();
             assert_eq!(*stored.tokens, entry.tokens, "what is stored never changes");

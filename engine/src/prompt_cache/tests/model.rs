@@ -6,7 +6,7 @@ use super::Fed;
 use crate::clock::Time;
 use crate::limits::{DIVERGENCE_TOKENS, LISTED_TOKENS_MAX};
 use crate::prompt_cache::{
-    DiskCopy, Divergence, EntryId, EntryView, Evicted, Origin, Reason, Snapshot,
+    DiskCopy, Divergence, EntryId, EntryView, Evicted, Origin, PromptId, Reason, Snapshot,
 };
 use crate::telemetry::PromptCacheSnapshot;
 
@@ -168,8 +168,9 @@ impl Model {
 
     pub(super) fn remove(&mut self, id: EntryId) -> Option<Evicted<Fed>> {
         let index = self.entries.iter().position(|entry| entry.id == id)?;
-        let ModelEntry { tokens, snapshot, origin, on_disk, .. } = self.entries.remove(index);
-        Some(Evicted { id, tokens, snapshot, origin, on_disk })
+        let ModelEntry { tokens, snapshot, origin, pinned, on_disk, .. } =
+            self.entries.remove(index);
+        Some(Evicted { id, tokens, snapshot, origin, pinned, on_disk })
     }
 
     pub(super) fn pin(&mut self, id: EntryId, pinned: bool) -> bool {
@@ -178,6 +179,13 @@ impl Model {
 
     pub(super) fn mark_saved(&mut self, id: EntryId, file: DiskCopy) -> bool {
         self.get(id).map(|entry| entry.on_disk = file).is_some()
+    }
+
+    pub(super) fn retain(&mut self, stays: impl Fn(PromptId) -> bool) -> Vec<PromptId> {
+        let views = self.views().into_iter().map(|view| view.prompt);
+        let gone = views.filter(|prompt| !stays(*prompt)).collect();
+        self.entries.retain(|entry| stays(PromptId::of(&entry.tokens)));
+        gone
     }
 
     pub(super) fn views(&self) -> Vec<EntryView> {
@@ -195,8 +203,11 @@ impl ModelEntry {
     fn view(&self) -> EntryView {
         EntryView {
             id: self.id,
+            prompt: PromptId::of(&self.tokens),
             tokens: self.tokens.len(),
             first_tokens: self.tokens.iter().copied().take(LISTED_TOKENS_MAX).collect(),
+            last_tokens: self.tokens[self.tokens.len().saturating_sub(LISTED_TOKENS_MAX)..]
+                .to_vec(),
             bytes: self.snapshot.bytes,
             kept_at: self.kept_at,
             used_at: self.used_at,

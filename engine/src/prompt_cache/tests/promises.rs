@@ -5,7 +5,7 @@ use crate::clock::Time;
 use crate::error::Code;
 use crate::limits::DIVERGENCE_TOKENS;
 use crate::prompt_cache::disk::DiskId;
-use crate::prompt_cache::{DiskCopy, EntryId, EntryView, Origin, PromptCache, Reason};
+use crate::prompt_cache::{DiskCopy, EntryId, EntryView, Origin, PromptCache, PromptId, Reason};
 
 const NOW: Time = Time::ZERO;
 
@@ -188,8 +188,10 @@ fn the_same_tokens_keep_id_hits_pin_and_file() {
     assert_eq!(cache.put(tokens("ab"), snapshot, Origin::Boundary, later), []);
     let expected = EntryView {
         id,
+        prompt: PromptId::of(&tokens("ab")),
         tokens: 2,
         first_tokens: tokens("ab"),
+        last_tokens: tokens("ab"),
         bytes: 7,
         kept_at: NOW,
         used_at: later,
@@ -229,7 +231,7 @@ fn what_the_disk_has_not_is_listed_by_its_last_use() {
 fn ids_are_not_used_twice_even_after_clearing() {
     let mut cache = cache(100, &["A", "B"]);
     let old = cache.find(&tokens("b")).unwrap();
-    cache.clear();
+    assert_eq!(cache.retain(|_| false).len(), 2);
     assert_eq!((cache.len(), cache.bytes()), (0, 0));
     put(&mut cache, "A", 1);
     assert!(cache.find(&tokens("a")).unwrap() > old);

@@ -127,6 +127,14 @@ fn work(tier: &mut DiskTier, random: &mut StdRng, task: &Task, entry: u32) -> u6
             check_open(tier, *id);
         }
     }
+    if let Some(id) = ids.get(random.random_range(0..ids.len().max(1))) {
+        let pinned = random.random_bool(0.25);
+        say(&format!("pins {id}"));
+        if tier.pin(*id, pinned) {
+            while !tier.flush(PATIENCE) {}
+            say(&format!("pinned {id} {pinned}"));
+        }
+    }
     if saved { file_bytes(&tokens) } else { 0 }
 }
 

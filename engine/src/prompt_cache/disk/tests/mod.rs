@@ -4,6 +4,7 @@ mod children;
 mod crash;
 mod damage;
 mod faults;
+mod pins;
 mod queue;
 mod restore;
 mod room;
@@ -47,6 +48,7 @@ fn content(tokens: &[u32]) -> (Manifest, Vec<Tensor>) {
         tokens: tokens.to_vec(),
         state: json!({ "offset": tokens.len(), "seed": seed }),
         can_trim: seed % 2 == 0,
+        origin: Origin::Finished,
         tensors: tensors.iter().map(Tensor::spec).collect(),
     };
     (manifest, tensors)
@@ -110,11 +112,34 @@ fn check_all(tier: &mut DiskTier) {
 
 /// The files of entries, whole or not, of every identity.
 fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let (files, _) = everything_in(folder);
+    files
+}
+
+/// The files that pin entries, of every identity.
+fn pins_in(folder: &Path) -> Vec<PathBuf> {
+    let (_, pins) = everything_in(folder);
+    pins
+}
+
+fn everything_in(folder: &Path) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let folders = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let folders = folders.filter(|path| path.is_dir());
+    let is_pin = |path: &PathBuf| path.extension().is_some_and(|end| end == "pin");
     folders
         .flat_map(|folder| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()))
-        .collect()
+        .partition(|path| !is_pin(path))
+}
+
+/// Whether an entry is pinned, as the tier has it.
+fn is_pinned(tier: &mut DiskTier, id: DiskId) -> bool {
+    tier.entry(id).is_some_and(|entry| entry.pinned)
+}
+
+/// Pins or unpins an entry and waits for it.
+fn pin(tier: &mut DiskTier, id: DiskId, pinned: bool) {
+    assert!(tier.pin(id, pinned));
+    assert!(tier.flush(PATIENCE));
 }
 
 fn unfinished_in(folder: &Path) -> usize {

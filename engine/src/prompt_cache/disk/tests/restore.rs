@@ -35,6 +35,7 @@ fn what_is_saved_is_restored_bit_for_bit_before_and_after_a_restart() {
             tokens: (0..random.random_range(1..9_000)).map(|_| random.random()).collect(),
             state: state(random, 3),
             can_trim: random.random(),
+            origin: Origin::Finished,
             tensors: tensors.iter().map(Tensor::spec).collect(),
         };
         let mut tier = open(&config, &clock);
@@ -137,7 +138,7 @@ fn an_entry_that_was_removed_is_gone_at_once_and_after_a_restart() {
     let mut tier = open(&config, &clock);
     check_all(&mut tier);
     assert_eq!(tier.stats().entries, 3);
-    tier.clear();
+    tier.retain(|_| false);
     assert!(tier.flush(PATIENCE));
     assert_eq!((tier.stats().entries, tier.stats().files), (0, 0));
 }

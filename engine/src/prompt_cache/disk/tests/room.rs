@@ -36,7 +36,7 @@ fn the_bytes_of_a_day_are_spent_across_restarts_and_come_back_at_midnight() {
     assert_eq!(stats.written_today_bytes, file_bytes(&refused));
     assert_eq!(stats.written_bytes, sizes[0] + sizes[1] + file_bytes(&refused));
     // Removing does not make written bytes unwritten.
-    tier.clear();
+    tier.retain(|_| false);
     assert!(tier.flush(PATIENCE));
     assert_eq!(tier.stats().written_bytes, stats.written_bytes);
 }
@@ -129,13 +129,22 @@ fn a_cap_that_was_lowered_holds_when_the_folder_is_opened() {
     check_all(&mut tier);
 }
 
+/// An entry of the folder.
+#[derive(Clone)]
+struct Held {
+    owner: usize,
+    id: DiskId,
+    tokens: Vec<u32>,
+    pinned: bool,
+}
+
 /// Two tiers of one folder, and what must be in it.
 struct Model {
     config: DiskConfig,
     clock: Clock,
     tiers: [DiskTier; 2],
-    /// By last use: whose the entry is, its name and its tokens.
-    entries: BTreeMap<Duration, (usize, DiskId, Vec<u32>)>,
+    /// By last use.
+    entries: BTreeMap<Duration, Held>,
     /// Bytes of the file of `[token, 7]`, by token.
     sizes: Vec<u64>,
 }
@@ -151,13 +160,18 @@ impl Model {
     }
 
     fn bytes(&self) -> u64 {
-        self.entries.values().map(|(_, _, tokens)| self.sizes[tokens[0] as usize]).sum()
+        self.bytes_of(|_| true)
+    }
+
+    fn bytes_of(&self, counts: impl Fn(&Held) -> bool) -> u64 {
+        let held = self.entries.values().filter(|held| counts(held));
+        held.map(|held| self.sizes[held.tokens[0] as usize]).sum()
     }
 
     fn save(&mut self, owner: usize, tokens: Vec<u32>) {
         let now = self.clock.unix_time();
         let held =
-            self.entries.iter().find(|(_, (other, _, held))| *other == owner && *held == tokens);
+            self.entries.iter().find(|(_, held)| held.owner == owner && held.tokens == tokens);
         match (held.map(|(used_at, _)| *used_at), save(&mut self.tiers[owner], &tokens)) {
             (Some(used_at), None) => self.used(used_at, now),
             // The other tier removed it, and this one does not know yet.
@@ -167,10 +181,16 @@ impl Model {
                 assert!(!self.tiers[owner].contains(id));
             }
             (None, Some(id)) => {
-                while self.bytes() + self.sizes[tokens[0] as usize] > self.config.max_bytes {
-                    self.entries.pop_first();
+                let (size, max_bytes) = (self.sizes[tokens[0] as usize], self.config.max_bytes);
+                if self.bytes_of(|held| held.pinned) + size > max_bytes {
+                    return;
                 }
-                self.entries.insert(now, (owner, id, tokens));
+                while self.bytes() + size > max_bytes {
+                    let first = self.entries.iter().find(|(_, held)| !held.pinned).unwrap();
+                    let used_at = *first.0;
+                    self.entries.remove(&used_at);
+                }
+                self.entries.insert(now, Held { owner, id, tokens, pinned: false });
             }
             (Some(_), Some(id)) => panic!("{id} was saved twice"),
         }
@@ -185,9 +205,9 @@ impl Model {
         self.clock.advance(SECOND);
         let now = self.clock.unix_time();
         let place = random.random_range(0..self.entries.len().max(1));
-        let held =
-            self.entries.iter().nth(place).map(|(used_at, (owner, id, _))| (*used_at, *owner, *id));
-        match (random.random_range(0..10), held) {
+        let held = self.entries.iter().nth(place);
+        let held = held.map(|(used_at, held)| (*used_at, held.owner, held.id));
+        match (random.random_range(0..12), held) {
             (0..5, _) => {
                 let tokens = vec![random.random_range(0..12), 7];
                 self.save(random.random_range(0..2), tokens);
@@ -204,6 +224,11 @@ impl Model {
                 assert!(self.tiers[owner].remove(id));
                 self.entries.remove(&used_at);
             }
+            (9..11, Some((used_at, owner, id))) => {
+                let pinned = random.random_bool(0.6);
+                assert!(self.tiers[owner].pin(id, pinned));
+                self.entries.get_mut(&used_at).unwrap().pinned = pinned;
+            }
             (8, _) => {
                 let tiers = [IDENTITY, OTHER].map(|identity| {
                     DiskTier::open(self.config.clone(), identity, self.clock.clone()).unwrap()
@@ -215,14 +240,20 @@ impl Model {
         self.tiers.iter_mut().for_each(|tier| assert!(tier.flush(PATIENCE)));
     }
 
-    fn check(&self) {
-        let expected =
-            self.entries.values().map(|(owner, id, _)| self.tiers[*owner].folder.entry_path(*id));
-        let mut expected: Vec<PathBuf> = expected.collect();
-        let mut files = files_in(&self.config.folder);
-        files.sort();
-        expected.sort();
-        assert_eq!(files, expected);
+    fn check(&mut self) {
+        let path = |held: &Held| self.tiers[held.owner].folder.entry_path(held.id);
+        let mut expected: Vec<PathBuf> = self.entries.values().map(path).collect();
+        let pinned = self.entries.values().filter(|held| held.pinned).map(path);
+        let mut expected_pins: Vec<PathBuf> =
+            pinned.map(|path| path.with_extension("pin")).collect();
+        let (mut files, mut pins) = everything_in(&self.config.folder);
+        for paths in [&mut files, &mut pins, &mut expected, &mut expected_pins] {
+            paths.sort();
+        }
+        assert_eq!((&files, pins), (&expected, expected_pins));
+        for held in self.entries.values() {
+            assert_eq!(is_pinned(&mut self.tiers[held.owner], held.id), held.pinned);
+        }
         let bytes: u64 = files.iter().map(|path| path.metadata().unwrap().len()).sum();
         assert_eq!(bytes, self.bytes());
         assert!(bytes <= self.config.max_bytes);

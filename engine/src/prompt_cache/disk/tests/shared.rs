@@ -33,6 +33,9 @@ fn processes_on_one_folder_keep_its_cap_and_its_account_and_harm_no_entry() {
         entries += stats.entries;
     }
     assert_eq!(entries, files_in(folder.path()).len());
+    for pin in pins_in(folder.path()) {
+        assert!(pin.with_extension("slipcache").exists(), "{pin:?} pins nothing");
+    }
 }
 
 #[test]

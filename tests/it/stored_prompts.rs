@@ -635,15 +635,19 @@ fn command(process: &mut Process, random: &mut Random) {
     assert!(listed.iter().all(held));
     let Some(prompt) = (!listed.is_empty()).then(|| random.pick(&listed)) else { return };
     let id = prompt.id;
+    // Files make room for others on a thread of their own, so one may go between two commands.
+    let may_be_gone = prompt.memory_bytes.is_none();
     match random.between(0, 9) {
         0..=3 => {
             let pinned = random.once_in(2);
-            assert!(process.ask(|reply| CacheCommand::Pin { id, pinned, reply }));
+            let found = process.ask(|reply| CacheCommand::Pin { id, pinned, reply });
             let now = process.listed().prompts.into_iter().find(|prompt| prompt.id == id);
-            assert_eq!(now, Some(KeptPrompt { pinned, ..prompt.clone() }));
+            assert!(may_be_gone || found && now.is_some());
+            assert!(now.is_none_or(|now| (now.pinned, now.tokens) == (pinned, prompt.tokens)));
         }
         4..=6 => {
-            assert!(process.ask(|reply| CacheCommand::Delete { id, reply }));
+            let found = process.ask(|reply| CacheCommand::Delete { id, reply });
+            assert!(found || may_be_gone);
             assert!(process.listed().prompts.iter().all(|prompt| prompt.id != id));
         }
         7 => {

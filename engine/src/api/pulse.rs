@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! : slipstream {"state":"queued","place":2,"reason":"the batch is full"}
+//! : slipstream {"state":"restoring"}
 //! : slipstream {"state":"prefilling","done":4096,"total":100000,"cached":0}
 //! ```
 //!
@@ -57,6 +58,7 @@ pub(super) enum Beat {
 #[serde(tag = "state", rename_all = "lowercase")]
 enum Progress {
     Queued { place: usize, reason: Option<String> },
+    Restoring,
     Prefilling { done: usize, total: usize, cached: usize },
 }
 
@@ -135,6 +137,7 @@ impl Progress {
                 place: row.queue_place.unwrap_or(1),
                 reason: row.waiting_reason.clone(),
             }),
+            "restoring" => Some(Self::Restoring),
             "prefilling" => Some(Self::Prefilling {
                 done: row.prefilled_tokens,
                 total: row.prompt_tokens,
@@ -198,9 +201,10 @@ mod tests {
     #[test]
     fn progress_is_told_when_it_has_changed_and_life_is_shown_after_a_silence() {
         let pulse = Pulse::new(KeepAlive::Auto, false, Time::ZERO);
-        let said = beats(pulse, 15_000 * MS, |now| match now {
+        let said = beats(pulse, 17_000 * MS, |now| match now {
             0..2_000 => row("waiting", Some(2), 0),
             2_000..4_000 => row("waiting", Some(1), 0),
+            4_000..6_000 => row("restoring", None, 0),
             _ => row("prefilling", None, 256),
         });
         let queued = |place: usize| {
@@ -209,11 +213,18 @@ mod tests {
                 "slipstream {{\"state\":\"queued\",\"place\":{place},\"reason\":\"{reason}\"}}"
             ))
         };
+        let restores = comment(r#"slipstream {"state":"restoring"}"#);
         let read = r#"slipstream {"state":"prefilling","done":256,"total":900,"cached":100}"#;
         let alive = comment("slipstream");
         assert_eq!(
             said,
-            [(1_000, queued(2)), (2_000, queued(1)), (4_000, comment(read)), (14_000, alive)]
+            [
+                (1_000, queued(2)),
+                (2_000, queued(1)),
+                (4_000, restores),
+                (6_000, comment(read)),
+                (16_000, alive)
+            ]
         );
     }
 

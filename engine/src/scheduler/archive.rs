@@ -186,6 +186,10 @@ impl<S: Snapshot> Archive<S> {
         if live && now < self.reads_from {
             return Activity::Resting(self.reads_from - now);
         }
+        // One entry is written at a time, so that no other is refused for want of room in the queue.
+        if self.shipment.is_none() && self.disk.is_busy() {
+            return Activity::Resting(PAUSE);
+        }
         let may_begin = !self.spilled.is_empty() || now >= self.due_from;
         let begun = may_begin && self.shipment.is_none() && self.begin_next(prompts, now);
         match &self.shipment {
@@ -348,11 +352,8 @@ impl<S: Snapshot> Archive<S> {
     }
 
     /// Begins with the next entry that may be saved, a spilled one first; says whether there was one, be it that
-    /// the disk refused it. One is written at a time, so that no other is refused for want of room in the queue.
+    /// the disk refused it. Nothing is being written.
     fn begin(&mut self, prompts: &mut PromptCache<S>, is_due: impl Fn(&Unsaved) -> bool) -> bool {
-        if self.disk.is_busy() {
-            return false;
-        }
         if let Some(Evicted { tokens, snapshot, origin, pinned, .. }) = self.spilled.pop_front() {
             let prompt = PromptId::of(&tokens);
             let begun = self.admit(tokens, &snapshot, origin);
@@ -414,9 +415,6 @@ impl<S: Snapshot> Archive<S> {
 
     /// Nothing can be begun now; says when to look again.
     fn rest(&mut self, prompts: &PromptCache<S>, now: Time) -> Activity {
-        if self.disk.is_busy() {
-            return Activity::Resting(PAUSE);
-        }
         // What is kept from now on is due later than that.
         let next = prompts.unsaved().map(|entry| due_at(&entry)).min();
         self.due_from = next.unwrap_or(now + SETTLE).min(now + SETTLE);

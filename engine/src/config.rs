@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::limits;
 
-pub use budget::{ByteBudget, Room};
+pub use budget::{ByteBudget, MemoryPlan, Room};
 pub use bytes::{ByteCount, parse_bytes};
 pub use keep_alive::KeepAlive;
 pub use keys::ApiKey;

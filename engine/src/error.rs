@@ -22,6 +22,8 @@ pub enum Code {
     OverBudget,
     /// No model of that name is served.
     ModelNotFound,
+    /// The model is known and cannot be served now; try again later.
+    ModelUnavailable,
     /// A bounded queue is full; try again later.
     QueueFull,
     /// The server is shutting down.
@@ -47,6 +49,7 @@ impl Code {
             Self::ContextLengthExceeded => "context_length_exceeded",
             Self::OverBudget => "over_budget",
             Self::ModelNotFound => "model_not_found",
+            Self::ModelUnavailable => "model_unavailable",
             Self::QueueFull => "queue_full",
             Self::ShuttingDown => "shutting_down",
             Self::EngineFailed => "engine_failed",

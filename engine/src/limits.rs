@@ -141,6 +141,18 @@ pub const STALL_MS_MAX: u64 = 60_000;
 pub const REBUILD_PAUSE_MS: u64 = 1_000;
 /// The longest pause between two attempts to rebuild a failed engine.
 pub const REBUILD_PAUSE_MS_MAX: u64 = 60_000;
+/// How long a model that is to be loaded waits for the memory that others hold, in milliseconds.
+pub const ROOM_WAIT_MS: u64 = 60_000;
+/// How often it looks, in milliseconds.
+pub const ROOM_LOOK_MS: u64 = 20;
+/// How long a request waits for its model to be loaded, in milliseconds.
+pub const LOAD_WAIT_MS: u64 = 600_000;
+/// Requests that wait for one model to be loaded at most.
+pub const LOAD_WAITERS_MAX: usize = 1024;
+/// How long a model that could not be loaded is not tried again for requests, in milliseconds.
+pub const LOAD_FAILURE_PAUSE_MS: u64 = 5_000;
+/// How long an idle model stays loaded that was loaded for a request, by default, in milliseconds.
+pub const MODEL_TTL_MS_DEFAULT: u64 = 600_000;
 /// How long a graceful shutdown waits for live rows.
 pub const SHUTDOWN_GRACE_MS: u64 = 4_000;
 

@@ -156,7 +156,9 @@ fn status_of(code: Code) -> StatusCode {
         | Code::OverBudget => StatusCode::BAD_REQUEST,
         Code::ModelNotFound => StatusCode::NOT_FOUND,
         Code::QueueFull => StatusCode::TOO_MANY_REQUESTS,
-        Code::ShuttingDown | Code::EngineFailed => StatusCode::SERVICE_UNAVAILABLE,
+        Code::ModelUnavailable | Code::ShuttingDown | Code::EngineFailed => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         Code::BadModel | Code::BadImport | Code::Io | Code::Internal => {
             StatusCode::INTERNAL_SERVER_ERROR
         }

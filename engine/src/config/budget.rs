@@ -44,6 +44,40 @@ impl Room {
     }
 }
 
+/// The memory of a whole server and how it is to be shared out: one budget for the rows and prompts of all its
+/// models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// Memory of the device; 0 where nobody knows it, so that only budgets in bytes bound anything.
+    pub total_bytes: u64,
+    /// What was asked for live rows and kept prompts.
+    pub kv_budget: ByteBudget,
+    /// What was asked for kept prompts.
+    pub prompt_cache: ByteBudget,
+}
+
+impl MemoryPlan {
+    /// The memory beside `weights_bytes` of weights, of all models together.
+    pub fn room(&self, weights_bytes: u64) -> Room {
+        Room { total_bytes: self.total_bytes, weights_bytes }
+    }
+
+    /// The KV budget beside such weights, `None` for no bound.
+    pub fn kv_bytes(&self, weights_bytes: u64) -> Option<u64> {
+        match self.kv_budget {
+            ByteBudget::Auto => Some(self.room(weights_bytes).kv_bytes()),
+            ByteBudget::Off => None,
+            ByteBudget::Bytes(bytes) => Some(bytes),
+        }
+    }
+
+    /// What all kept prompts may take beside such weights, as far as live rows leave room.
+    pub fn prompt_cache_bytes(&self, weights_bytes: u64) -> u64 {
+        let kv_budget_bytes = self.kv_bytes(weights_bytes);
+        self.prompt_cache.prompt_cache_bytes(&self.room(weights_bytes), kv_budget_bytes)
+    }
+}
+
 impl ByteBudget {
     /// The KV budget in bytes, `None` for no bound, given what the smallest possible row takes.
     ///

@@ -112,7 +112,7 @@ where
 
 /// Health by the state of the thread, the age of its current job or tick, and the time since live
 /// rows, if any, last moved.
-fn health(
+pub(super) fn health(
     state: ThreadState,
     working_for: Option<Duration>,
     stuck_for: Option<Duration>,

@@ -10,10 +10,12 @@
 
 mod billing;
 mod card;
+mod catalogue;
 mod dialogue;
 mod driver;
 mod embedding;
 mod engine;
+mod fleet;
 mod generation;
 mod guidance;
 mod history;
@@ -32,9 +34,14 @@ mod vectors;
 
 pub use crate::scheduler::{Cleared, Flushed};
 pub use card::{Embeddings, ModelCapabilities, ModelCard};
+pub use catalogue::{Catalogue, Directories, Download, Source, directory_id};
 pub use driver::{Resources, RowThread};
 pub use embedding::EmbedRequest;
 pub use engine::{Engine, PLACEMENT_LOG};
+pub use fleet::{
+    Docked, Fleet, FleetThread, Landed, LoadMeter, LoadOrder, LoadStep, Loading, ModelLoader,
+    ModelNumber, ModelRows, Roster,
+};
 pub use generation::{AnswerEvent, CacheMiss, FinishReason, Generation, Usage};
 pub use guidance::Structure;
 pub use kept::{CacheListing, ListedPrompt};

@@ -38,4 +38,9 @@ pub trait Rows: Send + Sync {
 
     /// Whether the engine makes progress.
     fn health(&self) -> Health;
+
+    /// The KV budget as it is now, given what it was when the model was loaded: other models may come and go.
+    fn kv_budget_bytes(&self, at_load: Option<u64>) -> Option<u64> {
+        at_load
+    }
 }

@@ -216,20 +216,22 @@ impl Weights {
     /// # Errors
     /// `BadModel` naming tensors that no layer took, or one that holds NaN.
     pub fn read(self, on_progress: &mut dyn FnMut(ReadProgress)) -> Result<u64> {
-        self.check_nothing_is_left()?;
-        let bytes = |array: &Array| array.nbytes() as u64;
-        let total_bytes = self.taken.iter().map(|(_, array)| bytes(array)).sum();
-        let (mut done_bytes, mut part) = (0, Vec::new());
-        for (name, array) in self.taken {
-            done_bytes += bytes(&array);
-            part.push((name, array));
-            let part_bytes: u64 = part.iter().map(|(_, array)| bytes(array)).sum();
-            if part_bytes >= READ_BYTES || done_bytes == total_bytes {
-                read_part(&std::mem::take(&mut part))?;
-                on_progress(ReadProgress { done_bytes, total_bytes });
-            }
+        let mut reading = self.begin_reading()?;
+        while let Some(progress) = reading.read_part()? {
+            on_progress(progress);
         }
-        Ok(total_bytes)
+        Ok(reading.total_bytes())
+    }
+
+    /// What layers took, to be read part by part; nothing is read yet.
+    ///
+    /// # Errors
+    /// `BadModel` naming tensors that no layer took.
+    pub fn begin_reading(self) -> Result<WeightsReading> {
+        self.check_nothing_is_left()?;
+        let total_bytes = self.taken.iter().map(|(_, array)| array.nbytes() as u64).sum();
+        let progress = ReadProgress { done_bytes: 0, total_bytes };
+        Ok(WeightsReading { unread: self.taken.into_iter(), progress })
     }
 
     fn check_nothing_is_left(&self) -> Result<()> {
@@ -249,6 +251,40 @@ impl Weights {
             named.join(", ")
         );
         Err(Error::new(Code::BadModel, message))
+    }
+}
+
+/// Weights on their way into memory.
+#[derive(Debug)]
+pub struct WeightsReading {
+    unread: std::vec::IntoIter<(String, Array)>,
+    progress: ReadProgress,
+}
+
+impl WeightsReading {
+    /// Reads the next tensors, 32 MB or one, and says how far it is then; `None` when all are read.
+    ///
+    /// # Errors
+    /// `BadModel` naming a tensor that holds NaN.
+    pub fn read_part(&mut self) -> Result<Option<ReadProgress>> {
+        let (mut part, mut part_bytes) = (Vec::new(), 0);
+        while part_bytes < READ_BYTES
+            && let Some((name, array)) = self.unread.next()
+        {
+            part_bytes += array.nbytes() as u64;
+            part.push((name, array));
+        }
+        if part.is_empty() {
+            return Ok(None);
+        }
+        read_part(&part)?;
+        self.progress.done_bytes += part_bytes;
+        Ok(Some(self.progress))
+    }
+
+    /// Bytes of all tensors, read or not.
+    pub fn total_bytes(&self) -> u64 {
+        self.progress.total_bytes
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Decoding, Family, Model, ModelConfig, nn};
 use crate::cache::{KvProfile, KvScheme};
 use crate::error::{Code, Error, Result};
-use crate::mlx::{BackEnd, Dtype, ReadProgress, Weights};
+use crate::mlx::{BackEnd, Dtype, ReadProgress, Weights, WeightsReading};
 
 /// How to load.
 #[derive(Debug, Clone, Copy)]
@@ -76,37 +76,76 @@ pub fn load_with_progress(
     options: LoadOptions,
     on_progress: &mut dyn FnMut(ReadProgress),
 ) -> Result<Loaded> {
-    if !directory.is_dir() {
-        let message = format!("no model directory at `{}`", directory.display());
-        return Err(Error::new(Code::BadModel, message));
+    let mut loading = Loading::begin(directory, options)?;
+    while let Some(progress) = loading.read_part()? {
+        on_progress(progress);
     }
-    let config = ModelConfig::read(directory)?;
-    let family = Family::of_config(&config)?;
-    let config = match family.reads_generation {
-        true => config.with_generation(directory)?,
-        false => config,
-    };
-    let config = config.text_part()?;
-    let mut weights = Weights::load(directory)?;
-    family.arrange(&config, &mut weights)?;
-    let dtype = options.dtype.unwrap_or_else(|| fastest_dtype(options.back_end, &weights));
-    weights.cast(dtype)?;
-    let value_bytes = weights.float_bytes();
-    let model = family.build(&config, &mut weights)?;
-    // Wait for the weights here, so that the first request does not.
-    let weights_bytes = weights.read(on_progress)?;
-    let family_reason = family.serial_reason.map(str::to_owned);
-    Ok(Loaded {
-        weights_bytes,
-        context_tokens: nn::context_tokens(&config)?.unsigned_abs() as usize,
-        vocabulary: config.count("vocab_size")?.unsigned_abs() as usize,
-        hidden_size: config.count("hidden_size")?.unsigned_abs() as usize,
-        serial_because: family_reason.or_else(|| model.new_caches().serial_because()),
-        value_bytes,
-        model,
-        family,
-        dtype,
-    })
+    Ok(loading.finish())
+}
+
+/// A model whose layers are made and whose weights are read part by part, so that others can run in between.
+#[derive(Debug)]
+pub struct Loading {
+    loaded: Loaded,
+    reading: WeightsReading,
+}
+
+impl Loading {
+    /// Makes the layers of the checkpoint in `directory`; no weights are read yet.
+    ///
+    /// # Errors
+    /// As [`load`].
+    pub fn begin(directory: &Path, options: LoadOptions) -> Result<Self> {
+        if !directory.is_dir() {
+            let message = format!("no model directory at `{}`", directory.display());
+            return Err(Error::new(Code::BadModel, message));
+        }
+        let config = ModelConfig::read(directory)?;
+        let family = Family::of_config(&config)?;
+        let config = match family.reads_generation {
+            true => config.with_generation(directory)?,
+            false => config,
+        };
+        let config = config.text_part()?;
+        let mut weights = Weights::load(directory)?;
+        family.arrange(&config, &mut weights)?;
+        let dtype = options.dtype.unwrap_or_else(|| fastest_dtype(options.back_end, &weights));
+        weights.cast(dtype)?;
+        let value_bytes = weights.float_bytes();
+        let model = family.build(&config, &mut weights)?;
+        let reading = weights.begin_reading()?;
+        let family_reason = family.serial_reason.map(str::to_owned);
+        let loaded = Loaded {
+            weights_bytes: reading.total_bytes(),
+            context_tokens: nn::context_tokens(&config)?.unsigned_abs() as usize,
+            vocabulary: config.count("vocab_size")?.unsigned_abs() as usize,
+            hidden_size: config.count("hidden_size")?.unsigned_abs() as usize,
+            serial_because: family_reason.or_else(|| model.new_caches().serial_because()),
+            value_bytes,
+            model,
+            family,
+            dtype,
+        };
+        Ok(Self { loaded, reading })
+    }
+
+    /// Reads the next weights, some milliseconds' worth; `None` when all are in memory.
+    ///
+    /// # Errors
+    /// `BadModel` naming a tensor that holds NaN.
+    pub fn read_part(&mut self) -> Result<Option<ReadProgress>> {
+        self.reading.read_part()
+    }
+
+    /// Bytes of all its weights.
+    pub fn weights_bytes(&self) -> u64 {
+        self.loaded.weights_bytes
+    }
+
+    /// The model. What was not read is read by the first request.
+    pub fn finish(self) -> Loaded {
+        self.loaded
+    }
 }
 
 /// On processors MLX multiplies f32 through BLAS and half types through plain loops; on GPUs half

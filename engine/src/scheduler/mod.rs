@@ -41,6 +41,7 @@ mod publish;
 mod queue;
 mod row;
 mod rows;
+mod share;
 mod step;
 
 use std::collections::VecDeque;
@@ -68,6 +69,7 @@ pub use executor::{Answer, Executor, Said, Sampled, Stepped, Yield};
 pub(crate) use kept::no_disk;
 pub use kept::{CacheCommand, Cleared, Flushed, KeptPrompt, KeptPrompts, Reply};
 pub use publish::Board;
+pub use share::{Holdings, Others, Starved};
 pub use row::{
     EventReceiver, EventSender, FinishReason, Lane, Priority, Purpose, RowEvent, RowSpec, RowUsage,
     event_channel,
@@ -100,6 +102,8 @@ pub struct Scheduler<E: Executor> {
     progressed_at: Time,
     /// When a snapshot was last posted; `None` when rows came, moved or went since.
     posted_at: Option<Time>,
+    /// What others hold of the same budgets.
+    others: Others,
 }
 
 impl<E: Executor> Scheduler<E> {
@@ -137,6 +141,7 @@ impl<E: Executor> Scheduler<E> {
             submitted: past.batch.submitted_rows,
             progressed_at,
             posted_at: None,
+            others: Others::default(),
         };
         scheduler.publish();
         scheduler
@@ -275,6 +280,8 @@ impl<E: Executor> Scheduler<E> {
             prefilling: self.prefilling.len(),
             serial: started().any(|row| row.spec.lane == Lane::Serial),
             projection: started().fold(projection, |rows, row| rows.with(row.kv_bytes_max())),
+            kv_budget_bytes: self.own_budget_bytes(),
+            reserved_bytes: self.others.reserved_bytes,
             ..Occupancy::empty(&self.config)
         }
     }

@@ -41,6 +41,8 @@ pub(super) struct Occupancy {
     pub(super) rows_max: usize,
     pub(super) prefill_rows_max: usize,
     pub(super) kv_budget_bytes: Option<u64>,
+    /// What of the budget is kept free for a row of another model that has waited longer.
+    pub(super) reserved_bytes: u64,
     pub(super) decoding: usize,
     pub(super) prefilling: usize,
     /// Whether a live row is a serial one.
@@ -194,6 +196,7 @@ impl Occupancy {
             rows_max: config.batch_rows_max,
             prefill_rows_max: config.prefill_rows_max,
             kv_budget_bytes: config.kv_budget_bytes,
+            reserved_bytes: 0,
             decoding: 0,
             prefilling: 0,
             serial: false,
@@ -228,7 +231,7 @@ impl Occupancy {
     /// Why a row of `kv_bytes` does not fit beside the live ones, if so. What it needs is what it adds to
     /// the projection, the padding that it brings upon the others included.
     fn over_budget(&self, kv_bytes: u64) -> Option<Hold> {
-        let budget_bytes = self.kv_budget_bytes?;
+        let budget_bytes = self.kv_budget_bytes?.saturating_sub(self.reserved_bytes);
         let live_bytes = self.projection.bytes();
         let all_bytes = self.projection.with(kv_bytes).bytes();
         (all_bytes > budget_bytes).then(|| Hold::KvBudget {

@@ -122,7 +122,7 @@ impl<E: Executor> Scheduler<E> {
         self.spill(evicted);
     }
 
-    fn spill(&mut self, evicted: Vec<Evicted<E::Snapshot>>) {
+    pub(super) fn spill(&mut self, evicted: Vec<Evicted<E::Snapshot>>) {
         if let Some(archive) = &mut self.archive {
             archive.spill(evicted);
         }
@@ -161,7 +161,8 @@ impl<E: Executor> Scheduler<E> {
         else {
             return;
         };
-        let free_bytes = budget_bytes.saturating_sub(self.live_kv_bytes());
+        let taken_bytes = self.live_kv_bytes() + self.others.held_bytes;
+        let free_bytes = budget_bytes.saturating_sub(taken_bytes);
         if let Some(archive) = &mut self.archive {
             archive.shrink_to(free_bytes);
         }

@@ -223,6 +223,11 @@ impl<S> Row<S> {
         }
     }
 
+    /// When it arrived.
+    pub(super) fn arrived(&self) -> Time {
+        self.arrived
+    }
+
     /// Milliseconds since it arrived.
     pub(super) fn age_ms(&self, now: Time) -> u64 {
         milliseconds(self.arrived, now) as u64

@@ -82,7 +82,9 @@ impl From<Code> for ErrorKind {
             | Code::OverBudget => Self::InvalidRequestError,
             Code::ModelNotFound => Self::NotFoundError,
             Code::QueueFull => Self::RateLimitError,
-            Code::ShuttingDown | Code::EngineFailed => Self::OverloadedError,
+            Code::ModelUnavailable | Code::ShuttingDown | Code::EngineFailed => {
+                Self::OverloadedError
+            }
             Code::BadModel | Code::BadImport | Code::Io | Code::Internal => Self::ApiError,
         }
     }

@@ -49,7 +49,9 @@ fn kind(code: Code) -> &'static str {
         | Code::OverBudget
         | Code::ModelNotFound => "invalid_request_error",
         Code::QueueFull => "rate_limit_error",
-        Code::ShuttingDown | Code::EngineFailed => "service_unavailable_error",
+        Code::ModelUnavailable | Code::ShuttingDown | Code::EngineFailed => {
+            "service_unavailable_error"
+        }
         Code::BadModel | Code::BadImport | Code::Io | Code::Internal => "server_error",
     }
 }

@@ -458,6 +458,7 @@ fn failure_code(code: Code) -> &'static str {
         Code::ContextLengthExceeded => "context_length_exceeded",
         Code::InvalidRequest | Code::Unsupported | Code::OverBudget => "invalid_prompt",
         Code::ModelNotFound
+        | Code::ModelUnavailable
         | Code::ShuttingDown
         | Code::EngineFailed
         | Code::BadModel

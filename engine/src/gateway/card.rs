@@ -1,5 +1,6 @@
 //! What the rest of the process knows about the loaded model.
 
+use super::profile::RequestDefaults;
 use super::vectors::TextVectors;
 use crate::cache::KvProfile;
 use crate::error::{Code, Error, Result};
@@ -29,6 +30,8 @@ pub struct ModelCard {
     /// Whether the line about accounting in Claude Code's system prompts reaches the model
     /// (`--keep-billing-line`).
     pub keeps_billing_line: bool,
+    /// What requests mean that do not say, beyond that.
+    pub request_defaults: RequestDefaults,
     /// What a row's caches cost.
     pub kv: KvProfile,
 }

@@ -13,6 +13,8 @@ use super::embedding::{self, EmbedRequest, Embedded};
 use super::generation::{self, FinishReason, Generation, LiveRow, Phase, Stopwatch};
 use super::guidance::{self, Structure};
 use super::live::LiveRequests;
+use super::profile::Profile;
+use super::residency::Lease;
 use super::request::{self, GenerateRequest};
 use super::rows::{Health, Rows};
 use crate::clock::{self, Clock, Time};
@@ -36,9 +38,26 @@ const INLINE_TEXT_BYTES_MAX: usize = 8 * 1024;
 /// It serves; after [`Engine::drain`] it refuses new requests and finishes live ones; after
 /// [`Engine::stop`] it ends those too.
 #[derive(Clone)]
-pub struct Engine(Arc<Inner>);
+pub struct Engine {
+    inner: Arc<Inner>,
+    /// The model with the defaults of the profile by which it was asked for.
+    card: Arc<ModelCard>,
+    /// Keeps the model loaded.
+    lease: Option<Arc<Lease>>,
+}
+
+/// What all engines of a server share.
+#[derive(Debug, Clone)]
+pub(super) struct Commons {
+    pub(super) clock: Clock,
+    pub(super) started: Time,
+    pub(super) started_unix_seconds: u64,
+    pub(super) meters: Meters,
+    pub(super) phase: watch::Sender<Phase>,
+}
 
 struct Inner {
+    commons: Commons,
     card: ModelCard,
     stop_tokens: Arc<[u32]>,
     dialogue: Arc<Dialogue>,
@@ -47,45 +66,104 @@ struct Inner {
     compilers: Semaphore,
     rows: Arc<dyn Rows>,
     scheduler: SchedulerConfig,
-    clock: Clock,
-    started: Time,
-    started_unix_seconds: u64,
     places: Arc<Semaphore>,
     live: Arc<LiveRequests>,
     meters: Meters,
-    phase: watch::Sender<Phase>,
+}
+
+impl Commons {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self {
+            started: clock.now(),
+            clock,
+            started_unix_seconds: clock::unix_seconds(),
+            meters: Meters::new(""),
+            phase: watch::Sender::new(Phase::Serving),
+        }
+    }
+
+    pub(super) fn check_serving(&self) -> Result<()> {
+        match *self.phase.borrow() {
+            Phase::Serving => Ok(()),
+            Phase::Draining | Phase::Stopped => Err(generation::shutting_down()),
+        }
+    }
+
+    /// Resolves when no requests are taken any more.
+    pub(super) async fn drained(&self) {
+        let serving = |phase: &Phase| *phase == Phase::Serving;
+        // The sender lives here, so the wait cannot fail.
+        let _ = self.phase.subscribe().wait_for(|phase| !serving(phase)).await;
+    }
+
+    /// Resolves when live requests are to end.
+    pub(super) async fn stopped(&self) {
+        generation::stopped(&mut self.phase.subscribe()).await;
+    }
+
+    pub(super) fn drain(&self) {
+        self.phase.send_if_modified(|phase| {
+            let serving = *phase == Phase::Serving;
+            if serving {
+                *phase = Phase::Draining;
+            }
+            serving
+        });
+    }
+
+    pub(super) fn stop(&self) {
+        self.phase.send_replace(Phase::Stopped);
+    }
 }
 
 impl Engine {
     /// The engine that runs rows of the model `card` on `rows`.
     pub fn new(
-        mut card: ModelCard,
+        card: ModelCard,
         tokenizer: Tokenizer,
         rows: Arc<dyn Rows>,
         scheduler: SchedulerConfig,
         clock: Clock,
+    ) -> Self {
+        Self::within(&Commons::new(clock), card, tokenizer, rows, scheduler)
+    }
+
+    /// The same among others.
+    pub(super) fn within(
+        commons: &Commons,
+        mut card: ModelCard,
+        tokenizer: Tokenizer,
+        rows: Arc<dyn Rows>,
+        scheduler: SchedulerConfig,
     ) -> Self {
         let live_max = scheduler.live_rows_max();
         card.sampling_defaults.xtc.exempt = never_dropped(&tokenizer, card.vocab_size);
         let grammars = Arc::new(Grammars::new(tokenizer.clone(), card.vocab_size));
         let stop_tokens = tokenizer.stop_tokens();
         let dialogue = Arc::new(Dialogue::new(tokenizer, card.keeps_billing_line));
-        Self(Arc::new(Inner {
-            meters: Meters::new(card.id.clone()),
+        let inner = Inner {
+            commons: commons.clone(),
+            meters: commons.meters.of(&card.id),
             grammars,
             compilers: Semaphore::new(GRAMMAR_COMPILERS_MAX),
-            card,
+            card: card.clone(),
             stop_tokens,
             dialogue,
             rows,
             scheduler,
-            started: clock.now(),
-            clock,
-            started_unix_seconds: clock::unix_seconds(),
             places: Arc::new(Semaphore::new(live_max.min(Semaphore::MAX_PERMITS))),
             live: Arc::default(),
-            phase: watch::Sender::new(Phase::Serving),
-        }))
+        };
+        Self { inner: Arc::new(inner), card: Arc::new(card), lease: None }
+    }
+
+    /// The same engine for a request that asked for `profile`, which holds a lease of its model.
+    pub(super) fn leased(&self, lease: Lease, profile: Option<&Profile>) -> Self {
+        let card = match profile {
+            Some(profile) => Arc::new(profile.over(&self.inner.card)),
+            None => Arc::clone(&self.card),
+        };
+        Self { inner: Arc::clone(&self.inner), card, lease: Some(Arc::new(lease)) }
     }
 
     /// Starts a request.
@@ -96,37 +174,35 @@ impl Engine {
     pub async fn generate(&self, request: GenerateRequest) -> Result<Generation> {
         let client = Arc::clone(&request.client);
         let started = self.start(request).await;
-        started.inspect_err(|error| self.0.meters.refused(&client, error.code().name()))
+        started.inspect_err(|error| self.inner.meters.refused(&client, error.code().name()))
     }
 
     async fn start(&self, request: GenerateRequest) -> Result<Generation> {
-        let inner = &self.0;
-        inner.check_serving()?;
+        let inner = &self.inner;
+        inner.commons.check_serving()?;
         inner.card.check_answers()?;
         let place = inner.place_in_queue()?;
         let prepared = inner.prepare(&request, self.keeps_prompts()).await?;
         let Prepared { tokens, boundaries, beginning } = prepared;
-        let (mut spec, placement) = request::row(
-            &request,
-            tokens,
-            &inner.card,
-            &inner.scheduler,
-            Arc::clone(&inner.stop_tokens),
-        )?;
+        let stop_tokens = Arc::clone(&inner.stop_tokens);
+        let (mut spec, placement) =
+            request::row(&request, tokens, &self.card, &inner.scheduler_now(), stop_tokens)?;
         spec.boundaries = boundaries;
         spec.grammar = inner.grammar(&request, beginning).await?;
         // `SLIPSTREAM_LANE_DEBUG=1` lets this through.
         tracing::info!(target: PLACEMENT_LOG, id = spec.id, ?placement, "placed");
         let (sender, events) = event_channel(spec.max_tokens);
-        let stopwatch = Stopwatch::start(inner.clock.clone());
+        let stopwatch = Stopwatch::start(inner.commons.clock.clone());
         let presence = inner.live.enter(&request.id);
         inner.rows.submit(spec, sender)?;
         let lane = placement.lane.name();
         let meter = inner.meters.request(lane, &request.client, stopwatch.submitted());
-        let row = LiveRow::new(events, inner.phase.subscribe(), presence, place);
+        let row = LiveRow::new(events, inner.commons.phase.subscribe(), presence, place);
         let reader = inner.dialogue.reader(&request, beginning);
         let tokenizer = inner.dialogue.tokenizer().clone();
-        Ok(Generation::new(request, placement, row, (tokenizer, reader), stopwatch, meter))
+        let generation =
+            Generation::new(request, placement, row, (tokenizer, reader), stopwatch, meter);
+        Ok(generation.holding(self.lease.clone()))
     }
 
     /// Ends the live request `id` where it is, as [`FinishReason::Cancelled`]; `false` when no such
@@ -134,7 +210,12 @@ impl Engine {
     ///
     /// [`FinishReason::Cancelled`]: super::FinishReason::Cancelled
     pub fn cancel(&self, id: &str) -> bool {
-        self.0.live.cancel(id)
+        self.inner.live.cancel(id)
+    }
+
+    /// Ends all live requests where they are, and those that come still.
+    pub(super) fn cancel_all(&self) {
+        self.inner.live.cancel_all();
     }
 
     /// The token ids of the prompt of `request`, as [`Engine::generate`] would run it.
@@ -142,7 +223,7 @@ impl Engine {
     /// # Errors
     /// `InvalidRequest` when the chat template refuses it.
     pub async fn prompt_tokens(&self, request: &GenerateRequest) -> Result<Vec<u32>> {
-        Ok(self.0.prepare(request, false).await?.tokens)
+        Ok(self.inner.prepare(request, false).await?.tokens)
     }
 
     /// The vectors of the texts of `request`, in their order. All texts are held against the model before
@@ -153,18 +234,18 @@ impl Engine {
     /// a text does not fit, `QueueFull` when too many requests are live, `ShuttingDown` and `EngineFailed` when
     /// it cannot be served now, `InvalidRequest` too when somebody cancelled it.
     pub async fn embed(&self, request: EmbedRequest) -> Result<Vec<Vec<f32>>> {
-        let inner = &self.0;
+        let inner = &self.inner;
         let client = Arc::clone(&request.client);
         let refused = |error: &Error| inner.meters.refused(&client, error.code().name());
         let (_place, rows) = inner.admit(request).inspect_err(refused)?;
         let Some(first) = rows.first() else {
             return Ok(Vec::new());
         };
-        let mut meter = inner.meters.request(first.lane.name(), &client, inner.clock.now());
+        let mut meter = inner.meters.request(first.lane.name(), &client, inner.commons.clock.now());
         let presence = inner.live.enter(&first.id);
         let vectors = tokio::select! {
             biased;
-            () = inner.stopped() => Err(generation::shutting_down()),
+            () = inner.commons.stopped() => Err(generation::shutting_down()),
             () = presence.cancelled() => Err(embedding::cancelled()),
             vectors = inner.embed_each(rows, &meter) => vectors,
         };
@@ -174,91 +255,82 @@ impl Engine {
 
     /// The tokenizer of the served model.
     pub fn tokenizer(&self) -> &Tokenizer {
-        self.0.dialogue.tokenizer()
+        self.inner.dialogue.tokenizer()
     }
 
     /// The served model.
     pub fn card(&self) -> &ModelCard {
-        &self.0.card
+        &self.card
     }
 
     /// What the engine does now; never waits for the engine thread.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.0.rows.snapshot()
+        self.inner.rows.snapshot()
     }
 
     /// Whether prompts are kept for later requests.
     pub fn keeps_prompts(&self) -> bool {
-        self.0.scheduler.prompt_cache_bytes > 0
+        self.inner.scheduler.prompt_cache_bytes > 0
+    }
+
+    pub(super) fn commons(&self) -> &Commons {
+        &self.inner.commons
     }
 
     pub(super) fn rows(&self) -> &dyn Rows {
-        &*self.0.rows
+        &*self.inner.rows
     }
 
     /// What requests came to since start, in Prometheus' text format.
     pub fn metrics(&self) -> String {
         let healthy = self.health() == Health::Serving;
-        self.0.meters.text(&self.snapshot(), healthy)
+        self.inner.meters.text(&self.snapshot(), healthy)
     }
 
     /// The clock that everything here goes by.
     pub fn clock(&self) -> &Clock {
-        &self.0.clock
+        &self.inner.commons.clock
     }
 
     /// Resolves when the engine no longer takes requests.
     pub async fn drained(&self) {
-        let serving = |phase: &Phase| *phase == Phase::Serving;
-        // The sender lives in this engine, so the wait cannot fail.
-        let _ = self.0.phase.subscribe().wait_for(|phase| !serving(phase)).await;
+        self.inner.commons.drained().await;
     }
 
     /// Whether requests are worth sending.
     pub fn health(&self) -> Health {
-        match self.0.check_serving() {
-            Ok(()) => self.0.rows.health(),
+        match self.inner.commons.check_serving() {
+            Ok(()) => self.inner.rows.health(),
             Err(error) => Health::Unavailable { reason: error.message().to_owned() },
         }
     }
 
     /// Since when it serves, in Unix seconds.
     pub fn started_unix_seconds(&self) -> u64 {
-        self.0.started_unix_seconds
+        self.inner.commons.started_unix_seconds
     }
 
     /// How long it has served.
     pub fn uptime(&self) -> Duration {
-        self.0.clock.now().saturating_sub(self.0.started)
+        self.clock().now().saturating_sub(self.inner.commons.started)
     }
 
     /// Refuses new requests; live ones go on.
     pub fn drain(&self) {
-        self.0.phase.send_if_modified(|phase| {
-            let serving = *phase == Phase::Serving;
-            if serving {
-                *phase = Phase::Draining;
-            }
-            serving
-        });
+        self.inner.commons.drain();
     }
 
     /// Ends live requests with `ShuttingDown`, and cancels their rows.
     pub fn stop(&self) {
-        self.0.phase.send_replace(Phase::Stopped);
+        self.inner.commons.stop();
     }
 }
 
 impl Inner {
-    fn check_serving(&self) -> Result<()> {
-        match *self.phase.borrow() {
-            Phase::Serving => Ok(()),
-            Phase::Draining | Phase::Stopped => Err(generation::shutting_down()),
-        }
-    }
-
-    async fn stopped(&self) {
-        generation::stopped(&mut self.phase.subscribe()).await;
+    /// The settings with the KV budget as it is now.
+    fn scheduler_now(&self) -> SchedulerConfig {
+        let kv_budget_bytes = self.rows.kv_budget_bytes(self.scheduler.kv_budget_bytes);
+        SchedulerConfig { kv_budget_bytes, ..self.scheduler.clone() }
     }
 
     fn place_in_queue(&self) -> Result<OwnedSemaphorePermit> {
@@ -267,8 +339,8 @@ impl Inner {
 
     /// The rows of a request for vectors, and its place among the live ones.
     fn admit(&self, request: EmbedRequest) -> Result<(OwnedSemaphorePermit, Vec<RowSpec>)> {
-        self.check_serving()?;
-        let rows = embedding::rows(request, &self.card, &self.scheduler)?;
+        self.commons.check_serving()?;
+        let rows = embedding::rows(request, &self.card, &self.scheduler_now())?;
         Ok((self.place_in_queue()?, rows))
     }
 
@@ -362,6 +434,6 @@ fn never_dropped(tokenizer: &Tokenizer, vocab_size: usize) -> Arc<[u32]> {
 
 impl fmt::Debug for Engine {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Engine").field("model", &self.0.card.id).finish_non_exhaustive()
+        formatter.debug_struct("Engine").field("model", &self.card.id).finish_non_exhaustive()
     }
 }

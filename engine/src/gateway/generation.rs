@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
@@ -15,6 +16,7 @@ use super::live::Presence;
 use super::logprobs::{Ledger, LogprobEntry, note_visible};
 use super::placement::Placement;
 use super::request::GenerateRequest;
+use super::residency::Lease;
 use crate::clock::{Clock, Time};
 use crate::error::{Code, Error, Result};
 use crate::output::{AnswerParser, AnswerPart, StopMatcher, TextEnd};
@@ -151,6 +153,8 @@ pub struct Generation {
     reasoning_tokens: usize,
     /// Events that are known and not yet told.
     ready: VecDeque<AnswerEvent>,
+    /// Keeps the model loaded; last, so that the row goes first.
+    _lease: Option<Arc<Lease>>,
 }
 
 impl Generation {
@@ -181,7 +185,13 @@ impl Generation {
             generated_tokens: 0,
             reasoning_tokens: 0,
             ready: VecDeque::new(),
+            _lease: None,
         }
+    }
+
+    /// The same, holding a lease of its model for as long as it lives.
+    pub(super) fn holding(self, lease: Option<Arc<Lease>>) -> Self {
+        Self { _lease: lease, ..self }
     }
 
     /// The request's id.

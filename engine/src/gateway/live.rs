@@ -8,7 +8,14 @@ use tokio::sync::Notify;
 
 /// The live requests by their ids.
 #[derive(Debug, Default)]
-pub(super) struct LiveRequests(Mutex<HashMap<String, Arc<Notify>>>);
+pub(super) struct LiveRequests(Mutex<Requests>);
+
+#[derive(Debug, Default)]
+struct Requests {
+    live: HashMap<String, Arc<Notify>>,
+    /// Whether all are to end, those too that come still.
+    closed: bool,
+}
 
 /// A request among the live ones; dropping it takes it out.
 #[derive(Debug)]
@@ -22,18 +29,29 @@ impl LiveRequests {
     /// Adds the request `id`, which no other live one has.
     pub(super) fn enter(self: &Arc<Self>, id: &str) -> Presence {
         let cancelled = Arc::<Notify>::default();
-        self.0.lock().insert(id.to_owned(), Arc::clone(&cancelled));
+        let mut requests = self.0.lock();
+        if requests.closed {
+            cancelled.notify_one();
+        }
+        requests.live.insert(id.to_owned(), Arc::clone(&cancelled));
         Presence { id: id.to_owned(), requests: Arc::clone(self), cancelled }
     }
 
     /// Tells the request `id` to end; `false` when none such is live.
     pub(super) fn cancel(&self, id: &str) -> bool {
         let requests = self.0.lock();
-        let found = requests.get(id);
+        let found = requests.live.get(id);
         if let Some(cancelled) = found {
             cancelled.notify_one();
         }
         found.is_some()
+    }
+
+    /// Tells all requests to end, and those that come after.
+    pub(super) fn cancel_all(&self) {
+        let mut requests = self.0.lock();
+        requests.closed = true;
+        requests.live.values().for_each(|cancelled| cancelled.notify_one());
     }
 }
 
@@ -46,7 +64,7 @@ impl Presence {
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        self.requests.0.lock().remove(&self.id);
+        self.requests.0.lock().live.remove(&self.id);
     }
 }
 
@@ -66,6 +84,15 @@ mod tests {
         assert!(two.cancelled().now_or_never().is_none());
         drop(one);
         assert!(!requests.cancel("one") && requests.cancel("two"));
+    }
+
+    #[test]
+    fn when_all_are_to_end_those_end_too_that_come_after() {
+        let requests = Arc::<LiveRequests>::default();
+        let one = requests.enter("one");
+        requests.cancel_all();
+        let two = requests.enter("two");
+        assert!([one, two].iter().all(|row| row.cancelled().now_or_never().is_some()));
     }
 
     #[test]

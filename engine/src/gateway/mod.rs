@@ -24,10 +24,13 @@ mod live;
 mod logprobs;
 mod markup;
 mod placement;
+mod profile;
 mod request;
+mod residency;
 mod rows;
 #[cfg(test)]
 pub(crate) mod script;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod vectors;
@@ -47,8 +50,11 @@ pub use guidance::Structure;
 pub use kept::{CacheListing, ListedPrompt};
 pub use logprobs::{LogprobEntry, TokenLogprob};
 pub use placement::{Ground, Placement, RequestShape, SerialReason, place};
+pub use profile::{Profile, RequestDefaults};
 pub use request::{
     GenerateRequest, Prompt, Reasoning, ReasoningEffort, ToolChoice, ToolUse, UNNAMED_CLIENT,
 };
+pub use residency::{Asked, ModelStatus, Overview, Residency, ResidencyConfig};
 pub use rows::{Health, Rows};
+pub use settings::{ModelSettings, OneModel};
 pub use vectors::{Cuts, TextVectors};

@@ -134,6 +134,12 @@ pub enum ReasoningEffort {
 }
 
 impl ReasoningEffort {
+    /// The effort of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        let all = [Self::Minimal, Self::Low, Self::Medium, Self::High, Self::ExtraHigh];
+        all.into_iter().find(|effort| effort.name() == name)
+    }
+
     /// The name in requests and templates.
     pub fn name(self) -> &'static str {
         match self {

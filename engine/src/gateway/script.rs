@@ -8,7 +8,9 @@ use serde_json::{Map, Value, json};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokio::sync::watch;
 
-use super::{Cuts, Embeddings, Engine, Health, ModelCapabilities, ModelCard, Rows, TextVectors};
+use super::{
+    Cuts, Embeddings, Engine, Health, ModelCapabilities, ModelCard, RequestDefaults, Rows, TextVectors,
+};
 use crate::cache::{KvProfile, LayerBytes};
 use crate::clock::Clock;
 use crate::config::SchedulerConfig;
@@ -332,6 +334,7 @@ pub(crate) fn card() -> ModelCard {
         sampling_defaults: SamplingParams::default(),
         max_tokens_default: 4096,
         keeps_billing_line: false,
+        request_defaults: RequestDefaults::default(),
         kv: KvProfile { layers: vec![LayerBytes::Full { token_bytes: TOKEN_KV_BYTES }] },
     }
 }

@@ -9,40 +9,48 @@
 //! counted once in `requests`, under its end.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::prometheus_text::encode;
-use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use super::Snapshot;
+use super::{MemorySnapshot, Snapshot};
 use crate::clock::Time;
 use crate::limits;
 
 /// The name that all clients share which came after the first ones.
 pub const OTHER_CLIENTS: &str = "other";
 
-/// The series of one process.
-#[derive(Debug)]
+/// The series of one process, in the hands of one model.
+#[derive(Debug, Clone)]
 pub struct Meters {
-    model: String,
+    model: Arc<str>,
     /// Names that have series of their own.
-    clients: Mutex<HashSet<String>>,
-    series: Series,
+    clients: Arc<Mutex<HashSet<String>>>,
+    series: Arc<Series>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ModelLabels {
+    model: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
+    model: String,
     lane: &'static str,
     client: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EndLabels {
+    model: String,
     lane: &'static str,
     client: String,
     end: &'static str,
@@ -50,12 +58,14 @@ struct EndLabels {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RefusalLabels {
+    model: String,
     client: String,
     code: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RowLabels {
+    model: String,
     lane: &'static str,
     client: String,
     state: &'static str,
@@ -76,14 +86,20 @@ struct Series {
 }
 
 impl Meters {
-    /// Empty meters of the model `model`.
-    pub fn new(model: impl Into<String>) -> Self {
-        Self { model: model.into(), clients: Mutex::default(), series: Series::new() }
+    /// Empty meters, in the hands of the model `model`.
+    pub fn new(model: &str) -> Self {
+        Self { model: model.into(), clients: Arc::default(), series: Arc::new(Series::new()) }
+    }
+
+    /// The same series in the hands of another model.
+    pub fn of(&self, model: &str) -> Self {
+        Self { model: model.into(), ..self.clone() }
     }
 
     /// The meter of a request of `client` that was placed in `lane` and submitted at `submitted`.
     pub fn request(&self, lane: &'static str, client: &str, submitted: Time) -> RequestMeter {
-        let labels = RequestLabels { lane, client: self.label(client) };
+        let model = self.model.to_string();
+        let labels = RequestLabels { model, lane, client: self.label(client) };
         let series = &self.series;
         RequestMeter {
             requests: series.requests.clone(),
@@ -103,17 +119,30 @@ impl Meters {
 
     /// Counts a request of `client` that was not placed, by the name of its error's code.
     pub fn refused(&self, client: &str, code: &'static str) {
-        let labels = RefusalLabels { client: self.label(client), code };
+        let model = self.model.to_string();
+        let labels = RefusalLabels { model, client: self.label(client), code };
         self.series.refusals.get_or_create(&labels).inc();
     }
 
     /// Everything in Prometheus' text format, version 0.0.4; `snapshot` is what the engine does now.
     pub fn text(&self, snapshot: &Snapshot, healthy: bool) -> String {
-        let labels = [("model".into(), self.model.clone().into())];
-        let mut registry = Registry::with_prefix_and_labels("slipstream", labels.into_iter());
+        let models = [(self.model.to_string(), snapshot)];
+        self.text_of(&models, &snapshot.memory, healthy)
+    }
+
+    /// The same for several models with what each of them does now, and the memory of all. What is the server's
+    /// own carries the label of the model whose these meters are.
+    pub fn text_of(
+        &self,
+        models: &[(String, &Snapshot)],
+        memory: &MemorySnapshot,
+        healthy: bool,
+    ) -> String {
+        let mut registry = Registry::with_prefix("slipstream");
         self.series.register(&mut registry);
-        self.register_rows(&mut registry, snapshot);
-        register_engine(&mut registry, snapshot, healthy);
+        self.register_rows(&mut registry, models);
+        register_models(&mut registry, models);
+        self.register_server(&mut registry, memory, healthy);
         let mut text = String::new();
         encode(&mut text, &registry).expect("a string takes all that is written to it");
         text
@@ -129,14 +158,26 @@ impl Meters {
         if own { client } else { OTHER_CLIENTS }.to_owned()
     }
 
-    fn register_rows(&self, registry: &mut Registry, snapshot: &Snapshot) {
+    fn register_rows(&self, registry: &mut Registry, models: &[(String, &Snapshot)]) {
         let rows = Family::<RowLabels, Gauge>::default();
-        for row in &snapshot.rows {
-            let client = self.label(&row.client);
-            let labels = RowLabels { lane: row.lane, client, state: row.state };
-            rows.get_or_create(&labels).inc();
+        for (model, snapshot) in models {
+            for row in &snapshot.rows {
+                let (model, client) = (model.clone(), self.label(&row.client));
+                let labels = RowLabels { model, lane: row.lane, client, state: row.state };
+                rows.get_or_create(&labels).inc();
+            }
         }
         registry.register("rows", "Live rows by what they do", rows);
+    }
+
+    fn register_server(&self, registry: &mut Registry, memory: &MemorySnapshot, healthy: bool) {
+        let mut gauge = |name: &str, help: &str, value: u64| {
+            registry.register(name, help, gauge_of([(self.model.to_string(), value)]));
+        };
+        gauge("healthy", "1 while the engine makes progress or rests", u64::from(healthy));
+        gauge("memory_active_bytes", "Bytes of live arrays", memory.active_bytes);
+        gauge("memory_cache_bytes", "Bytes kept for reuse", memory.cache_bytes);
+        gauge("memory_weights_bytes", "Bytes of the weights", memory.weights_bytes);
     }
 }
 
@@ -183,27 +224,44 @@ fn gaps() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 15))
 }
 
-fn register_engine(registry: &mut Registry, snapshot: &Snapshot, healthy: bool) {
-    let (batch, totals, memory) = (&snapshot.batch, &snapshot.totals, &snapshot.memory);
-    let mut gauge = |name: &str, help: &str, value: u64| {
-        registry.register(name, help, ConstGauge::new(value));
+fn register_models(registry: &mut Registry, models: &[(String, &Snapshot)]) {
+    let each = |read: &dyn Fn(&Snapshot) -> Option<u64>| -> Vec<(String, u64)> {
+        let figures = models.iter().map(|(model, shown)| Some((model.clone(), read(shown)?)));
+        figures.flatten().collect()
     };
-    gauge("healthy", "1 while the engine makes progress or rests", u64::from(healthy));
-    gauge("kv_bytes", "KV bytes of the live rows", batch.kv_bytes);
-    gauge("kv_projected_bytes", "KV bytes that they may come to", batch.kv_projected_bytes);
-    if let Some(bytes) = batch.kv_budget_bytes {
-        gauge("kv_budget_bytes", "KV bytes that they may never exceed", bytes);
+    let mut gauge = |name: &str, help: &str, read: &dyn Fn(&Snapshot) -> Option<u64>| {
+        let figures = each(read);
+        if !figures.is_empty() {
+            registry.register(name, help, gauge_of(figures));
+        }
+    };
+    gauge("kv_bytes", "KV bytes of the live rows", &|shown| Some(shown.batch.kv_bytes));
+    let projected = "KV bytes that they may come to";
+    gauge("kv_projected_bytes", projected, &|shown| Some(shown.batch.kv_projected_bytes));
+    let budget = "KV bytes that they may never exceed";
+    gauge("kv_budget_bytes", budget, &|shown| shown.batch.kv_budget_bytes);
+    let rows = "Rows of one decode step at most";
+    gauge("batch_rows_max", rows, &|shown| Some(shown.batch.configured as u64));
+    let mut counter = |name: &str, help: &str, read: fn(&Snapshot) -> u64| {
+        let family = Family::<ModelLabels, Counter>::default();
+        for (model, value) in each(&|shown| Some(read(shown))) {
+            family.get_or_create(&ModelLabels { model }).inc_by(value);
+        }
+        registry.register(name, help, family);
+    };
+    counter("decode_steps", "Decode steps", |shown| shown.totals.decode_steps);
+    counter("prefill_chunks", "Prompt chunks", |shown| shown.totals.prefill_chunks);
+    let joins = "Rows that joined a running batch";
+    counter("joins", joins, |shown| shown.totals.joins);
+}
+
+fn gauge_of(figures: impl IntoIterator<Item = (String, u64)>) -> Family<ModelLabels, Gauge> {
+    let family = Family::<ModelLabels, Gauge>::default();
+    for (model, value) in figures {
+        let value = i64::try_from(value).unwrap_or(i64::MAX);
+        family.get_or_create(&ModelLabels { model }).set(value);
     }
-    gauge("batch_rows_max", "Rows of one decode step at most", batch.configured as u64);
-    gauge("memory_active_bytes", "Bytes of live arrays", memory.active_bytes);
-    gauge("memory_cache_bytes", "Bytes kept for reuse", memory.cache_bytes);
-    gauge("memory_weights_bytes", "Bytes of the weights", memory.weights_bytes);
-    let mut counter = |name: &str, help: &str, value: u64| {
-        registry.register(name, help, ConstCounter::new(value));
-    };
-    counter("decode_steps", "Decode steps", totals.decode_steps);
-    counter("prefill_chunks", "Prompt chunks", totals.prefill_chunks);
-    counter("joins", "Rows that joined a running batch", totals.joins);
+    family
 }
 
 /// One request's pen on the meters. Dropped without an end, its client left.
@@ -257,8 +315,8 @@ impl RequestMeter {
         }
         self.ended = true;
         self.generated_tokens.inc_by((generated_tokens as u64).saturating_sub(self.tokens));
-        let RequestLabels { lane, client } = self.labels.clone();
-        self.requests.get_or_create(&EndLabels { lane, client, end }).inc();
+        let RequestLabels { model, lane, client } = self.labels.clone();
+        self.requests.get_or_create(&EndLabels { model, lane, client, end }).inc();
     }
 }
 

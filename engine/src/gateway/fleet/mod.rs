@@ -201,7 +201,12 @@ impl<E: Executor> Fleet<E> {
     /// Lets `model` go: its prompts are written down, then it is dropped and `gone` with it. Rows that are still
     /// live are dropped too. Without such a model, `gone` is dropped at once.
     pub fn unload(&mut self, model: ModelNumber, gone: oneshot::Sender<()>) {
+        let arriving = self.arrivals.len();
         self.arrivals.retain(|arrival| arrival.model() != model);
+        if self.arrivals.len() < arriving {
+            self.loader.dropped();
+            self.shown_at = None;
+        }
         self.roster.remove(model);
         let Some(berth) = self.berths.iter_mut().find(|berth| berth.model == model) else {
             return;

@@ -20,7 +20,7 @@ impl FromRequest<Served> for JsonBody {
     type Rejection = Rejection;
 
     async fn from_request(request: Request, served: &Served) -> Result<Self, Rejection> {
-        let clock = served.engine.clock();
+        let clock = served.models.clock();
         let patience = Duration::from_millis(limits::BODY_MS_MAX);
         let bytes = tokio::select! {
             biased;

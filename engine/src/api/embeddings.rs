@@ -8,15 +8,17 @@ use super::caller::Caller;
 use super::rejection::Rejection;
 use super::tokens::aside;
 use crate::error::Result;
-use crate::gateway::{EmbedRequest, Engine};
+use crate::gateway::{EmbedRequest, Engine, Residency};
 use crate::tokenizer::Tokenizer;
 use crate::wire::embeddings::{self, EmbeddingsBody, EmbeddingsRequest, Input};
+use crate::wire::openai;
 
 pub(super) async fn create(
-    State(engine): State<Engine>,
+    State(models): State<Residency>,
     caller: Caller,
     JsonBody(body): JsonBody,
 ) -> Result<Json<EmbeddingsBody>, Rejection> {
+    let engine = models.lease(openai::model(&body)?).await?;
     let EmbeddingsRequest { id, inputs, encoding, dimensions } =
         embeddings::embeddings(&body, engine.card())?;
     let texts = tokens(&engine, inputs).await?;

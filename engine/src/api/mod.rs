@@ -1,4 +1,4 @@
-//! HTTP: OpenAI's and Anthropic's APIs, health and statistics over one [`Engine`].
+//! HTTP: OpenAI's and Anthropic's APIs, health and statistics over the models of a [`Residency`].
 //!
 //! Handlers only translate: `wire` reads and shapes bodies, the gateway does the work. Every answer
 //! that is not a success is the error object of the path's dialect, unknown routes included. A client
@@ -18,6 +18,7 @@ mod embeddings;
 mod guard;
 mod id;
 mod keys;
+mod models;
 mod openai;
 mod openapi;
 mod pulse;
@@ -40,7 +41,7 @@ use axum::routing::{MethodRouter, delete, get, post};
 
 use crate::config::{KeepAlive, ServeConfig};
 use crate::error::Result;
-use crate::gateway::Engine;
+use crate::gateway::Residency;
 
 use self::answer::Manner;
 use self::caller::Caller;
@@ -56,7 +57,7 @@ pub use serve::{bind, serve};
 ///
 /// # Errors
 /// `InvalidRequest` for an allowed host or origin that can be none.
-pub fn router(engine: Engine, config: &ServeConfig) -> Result<Router> {
+pub fn router(models: Residency, config: &ServeConfig) -> Result<Router> {
     let guard = Guard::new(config)?;
     let cors = guard.cors();
     let routes = routes()
@@ -70,21 +71,21 @@ pub fn router(engine: Engine, config: &ServeConfig) -> Result<Router> {
         .layer(cors)
         .layer(middleware::from_fn_with_state(Arc::new(guard), guard::check))
         .layer(middleware::from_fn(dialect::speak))
-        .with_state(Served::new(engine, config.keep_alive)))
+        .with_state(Served::new(models, config.keep_alive)))
 }
 
 /// What the handlers share.
 #[derive(Debug, Clone)]
 struct Served {
-    engine: Engine,
+    models: Residency,
     responses: Arc<ResponseStore>,
     keep_alive: KeepAlive,
 }
 
 impl Served {
-    fn new(engine: Engine, keep_alive: KeepAlive) -> Self {
-        let responses = Arc::new(ResponseStore::new(engine.clock().clone()));
-        Self { engine, responses, keep_alive }
+    fn new(models: Residency, keep_alive: KeepAlive) -> Self {
+        let responses = Arc::new(ResponseStore::new(models.clock().clone()));
+        Self { models, responses, keep_alive }
     }
 
     /// How `caller` is answered.
@@ -93,9 +94,9 @@ impl Served {
     }
 }
 
-impl FromRef<Served> for Engine {
+impl FromRef<Served> for Residency {
     fn from_ref(served: &Served) -> Self {
-        served.engine.clone()
+        served.models.clone()
     }
 }
 
@@ -143,6 +144,11 @@ fn routes() -> Vec<Route> {
         Route::post("/v1/cache/flush", cache::flush),
         Route::post("/v1/cache/{id}", cache::pin),
         Route::delete("/v1/cache/{id}", cache::delete),
+        Route::get("/api/models", models::list),
+        Route::get("/api/models/events", models::events),
+        Route::post("/api/models/{id}/load", models::load),
+        Route::post("/api/models/{id}/unload", models::unload),
+        Route::post("/api/models/{id}/pin", models::pin),
         Route::get("/health", status::health),
         Route::get("/metrics", status::metrics),
         Route::get("/stats", status::stats),

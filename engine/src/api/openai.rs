@@ -11,7 +11,7 @@ use super::caller::Caller;
 use super::id::Id;
 use super::rejection::Rejection;
 use crate::clock;
-use crate::gateway::Engine;
+use crate::gateway::{Asked, Engine, Residency};
 use crate::wire::openai::{self, Chunks, ModelEntry, ModelList, ReplyHead, ReplyRequest};
 
 pub(super) async fn chat_completions(
@@ -19,8 +19,9 @@ pub(super) async fn chat_completions(
     caller: Caller,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Rejection> {
-    let request = openai::chat(&body, served.engine.card())?;
-    reply(served, request, caller).await
+    let engine = served.models.lease(openai::model(&body)?).await?;
+    let request = openai::chat(&body, engine.card())?;
+    reply(&served, engine, request, caller).await
 }
 
 pub(super) async fn completions(
@@ -28,31 +29,28 @@ pub(super) async fn completions(
     caller: Caller,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Rejection> {
-    let request = openai::completion(&body, served.engine.card())?;
-    reply(served, request, caller).await
+    let engine = served.models.lease(openai::model(&body)?).await?;
+    let request = openai::completion(&body, engine.card())?;
+    reply(&served, engine, request, caller).await
 }
 
-pub(super) async fn models(State(engine): State<Engine>) -> Json<ModelList> {
-    Json(ModelList::of(entry(&engine)))
+pub(super) async fn models(State(models): State<Residency>) -> Json<ModelList> {
+    let created = models.started_unix_seconds();
+    let entries = models.models().iter().map(|status| ModelEntry::new(status, created)).collect();
+    Json(ModelList::of(entries))
 }
 
 pub(super) async fn model(
-    State(engine): State<Engine>,
+    State(models): State<Residency>,
     Id(id): Id,
 ) -> Result<Json<ModelEntry>, Rejection> {
-    if id == engine.card().id {
-        Ok(Json(entry(&engine)))
-    } else {
-        Err(engine.card().not_found(&id).into())
-    }
-}
-
-fn entry(engine: &Engine) -> ModelEntry {
-    ModelEntry::new(engine.card(), engine.started_unix_seconds())
+    let status = models.model(Asked::from(id.as_str()))?;
+    Ok(Json(ModelEntry::new(&status, models.started_unix_seconds())))
 }
 
 async fn reply(
-    served: Served,
+    served: &Served,
+    engine: Engine,
     request: ReplyRequest,
     caller: Caller,
 ) -> Result<Response, Rejection> {
@@ -60,12 +58,12 @@ async fn reply(
         kind: request.kind,
         id: request.generate.id.clone(),
         created: clock::unix_seconds(),
-        model: served.engine.card().id.clone(),
+        model: engine.card().id.clone(),
         include_usage: request.include_usage,
         service_tier: request.service_tier,
         logprobs: request.generate.sampling.logprobs.is_some(),
     };
     let manner = served.manner(&caller, request.stream);
-    let generation = served.engine.generate(caller.asks(request.generate)).await?;
-    answer::respond(served.engine, manner, Chunks::new(head), generation).await
+    let generation = engine.generate(caller.asks(request.generate)).await?;
+    answer::respond(engine, manner, Chunks::new(head), generation).await
 }

@@ -5,15 +5,15 @@ use axum::extract::State;
 
 use super::id::Id;
 use super::rejection::Rejection;
-use crate::gateway::Engine;
+use crate::gateway::Residency;
 use crate::wire::stats::CancelledBody;
 
 /// Ends a live request where it is: its own client hears a proper end.
 pub(super) async fn cancel(
-    State(engine): State<Engine>,
+    State(models): State<Residency>,
     Id(id): Id,
 ) -> Result<Json<CancelledBody>, Rejection> {
-    if engine.cancel(&id) {
+    if models.cancel(&id) {
         Ok(Json(CancelledBody::new(id)))
     } else {
         Err(Rejection::NoRequest(id))

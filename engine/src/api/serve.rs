@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::connections::Connections;
 use crate::config::ServeConfig;
 use crate::error::{Code, Error, Result};
-use crate::gateway::Engine;
+use crate::gateway::Residency;
 
 /// How long ended requests have to tell their clients so.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -48,23 +48,24 @@ pub async fn bind(host: &str, port: u16) -> Result<TcpListener> {
 /// the listener has no address.
 pub async fn serve(
     listener: TcpListener,
-    engine: Engine,
+    models: impl Into<Residency>,
     config: &ServeConfig,
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
     super::check_exposure(listener.local_addr()?, config)?;
-    let router = super::router(engine.clone(), config)?;
-    let connections = Connections::new(router, engine.clock().clone());
+    let models = models.into();
+    let router = super::router(models.clone(), config)?;
+    let connections = Connections::new(router, models.clock().clone());
     tokio::select! {
         () = connections.accept(&listener) => {}
         () = shutdown => {}
     }
     drop(listener);
-    engine.drain();
+    models.drain();
     let mut ended = pin!(connections.end());
     let patience = config.shutdown_grace.saturating_sub(LAST_WORDS);
     if timeout(patience, &mut ended).await.is_err() {
-        engine.stop();
+        models.stop();
         // A client that does not even read its last words is left behind.
         let _ = timeout(LAST_WORDS, &mut ended).await;
     }

@@ -10,15 +10,15 @@ use axum::response::sse::{Event, Sse};
 use futures_util::stream::{self, Stream};
 
 use crate::clock::Time;
-use crate::gateway::{Engine, Health};
+use crate::gateway::{Health, Residency};
 use crate::limits;
 use crate::wire::stats::{HealthBody, StatsBody};
 
 /// Prometheus' text format.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-pub(super) async fn health(State(engine): State<Engine>) -> (StatusCode, Json<HealthBody>) {
-    let health = engine.health();
+pub(super) async fn health(State(models): State<Residency>) -> (StatusCode, Json<HealthBody>) {
+    let health = models.health();
     let status = match health {
         Health::Serving => StatusCode::OK,
         Health::Unavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
@@ -26,26 +26,26 @@ pub(super) async fn health(State(engine): State<Engine>) -> (StatusCode, Json<He
     (status, Json(HealthBody::from(health)))
 }
 
-pub(super) async fn stats(State(engine): State<Engine>) -> Json<StatsBody> {
-    Json(now(&engine))
+pub(super) async fn stats(State(models): State<Residency>) -> Json<StatsBody> {
+    Json(now(&models))
 }
 
 /// The statistics as server-sent events, four times a second, until the client leaves or the server
 /// ends. A slow reader misses some.
 pub(super) async fn stats_stream(
-    State(engine): State<Engine>,
+    State(models): State<Residency>,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    let began = engine.clock().now();
-    let events = stream::unfold((engine, began), async |(engine, due)| {
+    let began = models.clock().now();
+    let events = stream::unfold((models, began), async |(models, due)| {
         tokio::select! {
             biased;
-            () = engine.drained() => return None,
-            () = engine.clock().sleep_until(due) => {}
+            () = models.drained() => return None,
+            () = models.clock().sleep_until(due) => {}
         }
-        let event = Event::default().json_data(now(&engine));
+        let event = Event::default().json_data(now(&models));
         let event = event.expect("statistics have string keys and cannot fail to serialize");
-        let next = next_due(due, engine.clock().now());
-        Some((Ok(event), (engine, next)))
+        let next = next_due(due, models.clock().now());
+        Some((Ok(event), (models, next)))
     });
     Sse::new(events)
 }
@@ -56,13 +56,13 @@ fn next_due(due: Time, now: Time) -> Time {
 }
 
 pub(super) async fn metrics(
-    State(engine): State<Engine>,
+    State(models): State<Residency>,
 ) -> ([(HeaderName, &'static str); 1], String) {
-    ([(header::CONTENT_TYPE, METRICS)], engine.metrics())
+    ([(header::CONTENT_TYPE, METRICS)], models.metrics())
 }
 
-fn now(engine: &Engine) -> StatsBody {
-    StatsBody::new(engine.card(), engine.uptime(), &engine.snapshot())
+fn now(models: &Residency) -> StatsBody {
+    StatsBody::new(&models.overview())
 }
 
 #[cfg(test)]

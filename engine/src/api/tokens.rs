@@ -7,14 +7,16 @@ use tokio::task::spawn_blocking;
 use super::body::JsonBody;
 use super::rejection::Rejection;
 use crate::error::{Code, Error, Result};
-use crate::gateway::Engine;
+use crate::gateway::{Engine, Residency};
 use crate::tokenizer::Tokenizer;
+use crate::wire::openai;
 use crate::wire::tokens::{self, DetokenizeBody, TokenizeBody, TokenizePrompt};
 
 pub(super) async fn tokenize(
-    State(engine): State<Engine>,
+    State(models): State<Residency>,
     JsonBody(body): JsonBody,
 ) -> Result<Json<TokenizeBody>, Rejection> {
+    let engine = models.lease(openai::model(&body)?).await?;
     let request = tokens::tokenize(&body, engine.card())?;
     let tokens = match request.prompt {
         TokenizePrompt::Text { text, add_special_tokens } => {
@@ -28,9 +30,10 @@ pub(super) async fn tokenize(
 }
 
 pub(super) async fn detokenize(
-    State(engine): State<Engine>,
+    State(models): State<Residency>,
     JsonBody(body): JsonBody,
 ) -> Result<Json<DetokenizeBody>, Rejection> {
+    let engine = models.lease(openai::model(&body)?).await?;
     let tokens = tokens::detokenize(&body, engine.card())?;
     let text = aside(&engine, move |tokenizer| tokenizer.decode_spelled(&tokens)).await?;
     Ok(Json(DetokenizeBody::new(engine.card(), text)))

@@ -109,10 +109,4 @@ impl ModelCard {
             format!("`{param}` is not supported: `{}` writes blocks of tokens at once", self.id);
         Error::new(Code::Unsupported, message).with_param(param)
     }
-
-    /// The error for a request that names another model.
-    pub fn not_found(&self, name: &str) -> Error {
-        let message = format!("no model `{name}` is served; this server serves `{}`", self.id);
-        Error::new(Code::ModelNotFound, message).with_param("model")
-    }
 }

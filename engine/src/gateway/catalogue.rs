@@ -83,12 +83,7 @@ mod tests {
     use super::*;
 
     fn source(id: &str, directory: &str) -> Source {
-        Source {
-            id: id.into(),
-            directory: directory.into(),
-            weights_bytes: 1,
-            download: None,
-        }
+        Source { id: id.into(), directory: directory.into(), weights_bytes: 1, download: None }
     }
 
     #[test]

@@ -14,8 +14,8 @@ use super::generation::{self, FinishReason, Generation, LiveRow, Phase, Stopwatc
 use super::guidance::{self, Structure};
 use super::live::LiveRequests;
 use super::profile::Profile;
-use super::residency::Lease;
 use super::request::{self, GenerateRequest};
+use super::residency::Lease;
 use super::rows::{Health, Rows};
 use crate::clock::{self, Clock, Time};
 use crate::config::SchedulerConfig;
@@ -261,6 +261,11 @@ impl Engine {
     /// The served model.
     pub fn card(&self) -> &ModelCard {
         &self.card
+    }
+
+    /// How its rows are scheduled, as of when its model was loaded.
+    pub fn scheduler(&self) -> &SchedulerConfig {
+        &self.inner.scheduler
     }
 
     /// What the engine does now; never waits for the engine thread.

@@ -28,6 +28,8 @@ pub struct CacheListing {
 /// A kept prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListedPrompt {
+    /// The model that it is of.
+    pub model: String,
     /// Names its tokens, in every tier and after a restart.
     pub id: PromptId,
     /// How many tokens it has.
@@ -59,8 +61,8 @@ impl Engine {
     /// `EngineFailed`, `QueueFull` and `ShuttingDown` when the engine cannot be asked now.
     pub async fn kept_prompts(&self) -> Result<CacheListing> {
         let kept = self.ask(|reply| CacheCommand::List { reply }).await?;
-        let tokenizer = self.tokenizer().clone();
-        spawn_blocking(move || listing(kept, &tokenizer)).await.unwrap_or_else(|panic| {
+        let (tokenizer, model) = (self.tokenizer().clone(), self.card().id.clone());
+        spawn_blocking(move || listing(kept, &model, &tokenizer)).await.unwrap_or_else(|panic| {
             Err(Error::new(Code::Internal, format!("failed to list kept prompts: {panic}")))
         })
     }
@@ -109,14 +111,15 @@ impl Engine {
     }
 }
 
-fn listing(kept: KeptPrompts, tokenizer: &Tokenizer) -> Result<CacheListing> {
-    let prompts = kept.prompts.iter().map(|prompt| listed(prompt, tokenizer));
+fn listing(kept: KeptPrompts, model: &str, tokenizer: &Tokenizer) -> Result<CacheListing> {
+    let prompts = kept.prompts.iter().map(|prompt| listed(prompt, model, tokenizer));
     let prompts = prompts.collect::<Result<_>>()?;
     Ok(CacheListing { prompts, memory: kept.memory, disk: kept.disk })
 }
 
-fn listed(prompt: &KeptPrompt, tokenizer: &Tokenizer) -> Result<ListedPrompt> {
+fn listed(prompt: &KeptPrompt, model: &str, tokenizer: &Tokenizer) -> Result<ListedPrompt> {
     Ok(ListedPrompt {
+        model: model.to_owned(),
         id: prompt.id,
         tokens: prompt.tokens,
         first_words: first_words(&tokenizer.decode(&prompt.first_tokens)?),

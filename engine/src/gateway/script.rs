@@ -9,7 +9,8 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokio::sync::watch;
 
 use super::{
-    Cuts, Embeddings, Engine, Health, ModelCapabilities, ModelCard, RequestDefaults, Rows, TextVectors,
+    Cuts, Embeddings, Engine, Health, ModelCapabilities, ModelCard, RequestDefaults, Rows,
+    TextVectors,
 };
 use crate::cache::{KvProfile, LayerBytes};
 use crate::clock::Clock;

@@ -74,7 +74,8 @@ impl ModelSettings {
     /// As [`ModelSettings::read`].
     pub fn of_toml(text: &str) -> Result<Self> {
         let file = toml::from_str::<SettingsFile>(text);
-        file.map_err(|error| invalid(error.to_string().trim().replace('\n', " "))).and_then(Self::of)
+        file.map_err(|error| invalid(error.to_string().trim().replace('\n', " ")))
+            .and_then(Self::of)
     }
 
     /// Reads JSON.
@@ -120,7 +121,8 @@ impl ModelSettings {
         let mut seen = BTreeMap::new();
         for (id, one) in &self.models {
             for alias in &one.aliases {
-                let taken = seen.insert(alias, id).map(|other| format!("an alias of `{other}` too"));
+                let taken =
+                    seen.insert(alias, id).map(|other| format!("an alias of `{other}` too"));
                 let taken = taken.or_else(|| {
                     self.models.contains_key(alias).then(|| "the name of another model".to_owned())
                 });
@@ -239,8 +241,9 @@ impl ProfileFile {
             return Err(invalid(format!("`{path}.max_tokens` is 0, expected at least 1")));
         }
         let asked = self.reasoning_effort.as_deref();
-        let reasoning = reasoning(asked, self.enable_thinking)
-            .map_err(|word| invalid(format!("`{path}.reasoning_effort` is `{word}`, which is no effort")))?;
+        let reasoning = reasoning(asked, self.enable_thinking).map_err(|word| {
+            invalid(format!("`{path}.reasoning_effort` is `{word}`, which is no effort"))
+        })?;
         let (max_tokens, template_variables) = (self.max_tokens, self.chat_template_kwargs);
         Ok(Profile { sampling, max_tokens, reasoning, template_variables })
     }
@@ -337,7 +340,10 @@ mod tests {
     #[test]
     fn values_that_cannot_be_meant_are_named_with_their_place() {
         for (lines, words) in [
-            ("[models.a.profiles.p]\ntemperature = 2.5", ["models.a.profiles.p.temperature", "2.5"]),
+            (
+                "[models.a.profiles.p]\ntemperature = 2.5",
+                ["models.a.profiles.p.temperature", "2.5"],
+            ),
             ("[models.a.profiles.p]\ntop_p = -0.1", ["top_p", "-0.1"]),
             ("[models.a.profiles.p]\nmin_p = nan", ["min_p", "NaN"]),
             ("[models.a.profiles.p]\nmax_tokens = 0", ["max_tokens", "at least 1"]),
@@ -362,7 +368,10 @@ mod tests {
     #[test]
     fn words_of_effort_are_openais() {
         let of = |word, on| reasoning(Some(word), on);
-        assert_eq!(of("none", Some(true)), Ok(Some(Reasoning { enabled: Some(false), effort: None })));
+        assert_eq!(
+            of("none", Some(true)),
+            Ok(Some(Reasoning { enabled: Some(false), effort: None }))
+        );
         let hard = Reasoning { enabled: Some(true), effort: Some(ReasoningEffort::ExtraHigh) };
         assert_eq!((of("max", None), of("xhigh", None)), (Ok(Some(hard)), Ok(Some(hard))));
         assert_eq!(reasoning(None, None), Ok(None));

@@ -51,7 +51,7 @@ pub use mlx_rs::{Array, Dtype};
 #[cfg(feature = "mlx")]
 pub use packed::{Packed, PackedFormat, PackedMode};
 #[cfg(feature = "mlx")]
-pub use weights::{ReadProgress, Weights, WeightsReading, shard_files};
+pub use weights::{ReadProgress, Weights, WeightsReading, estimate_bytes, shard_files};
 
 pub mod thread;
 

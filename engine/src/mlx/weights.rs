@@ -337,7 +337,33 @@ fn shard_path(directory: &Path, name: &str) -> std::result::Result<PathBuf, Stri
 }
 
 /// Checks that the file's size is what its header says.
-fn check_header(path: &Path) -> Result<()> {
+/// Bytes that the tensors of the checkpoint in `directory` take once floating-point ones are cast to `dtype`; `None`
+/// leaves them as they are. Only the headers of its files are read.
+///
+/// # Errors
+/// `BadModel` naming the file that is missing, truncated or not safetensors.
+pub fn estimate_bytes(directory: &Path, dtype: Option<Dtype>) -> Result<u64> {
+    let mut bytes = 0;
+    for file in shard_files(directory)? {
+        for tensor in check_header(&file)?.tensors().into_values() {
+            let (start, end) = tensor.data_offsets;
+            let stored_bytes = (end - start) as u64;
+            let numbers = tensor.shape.iter().product::<usize>() as u64;
+            let is_float = matches!(
+                tensor.dtype,
+                safetensors::Dtype::F32 | safetensors::Dtype::F16 | safetensors::Dtype::BF16
+            );
+            bytes += match dtype.filter(|_| is_float) {
+                Some(Dtype::Float32) => numbers * 4,
+                Some(_) => numbers * 2,
+                None => stored_bytes,
+            };
+        }
+    }
+    Ok(bytes)
+}
+
+fn check_header(path: &Path) -> Result<Metadata> {
     let bad = |what: String| {
         Error::new(Code::BadModel, format!("failed to load `{}`: {what}", path.display()))
     };
@@ -357,7 +383,7 @@ fn check_header(path: &Path) -> Result<()> {
         serde_json::from_slice(&header).map_err(|error| bad(error.to_string()))?;
     let expected = 8 + header_bytes + metadata.data_len() as u64;
     if expected == file_bytes {
-        return Ok(());
+        return Ok(metadata);
     }
     Err(bad(format!("{file_bytes} bytes long, but its header describes {expected}"))
         .with_hint("the download was cut short or the file was changed: fetch it again"))

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Decoding, Family, Model, ModelConfig, nn};
 use crate::cache::{KvProfile, KvScheme};
 use crate::error::{Code, Error, Result};
-use crate::mlx::{BackEnd, Dtype, ReadProgress, Weights, WeightsReading};
+use crate::mlx::{BackEnd, Dtype, ReadProgress, Weights, WeightsReading, estimate_bytes};
 
 /// How to load.
 #[derive(Debug, Clone, Copy)]
@@ -146,6 +146,19 @@ impl Loading {
     pub fn finish(self) -> Loaded {
         self.loaded
     }
+}
+
+/// Bytes that the weights of the checkpoint in `directory` will take, from the headers of its files. Tensors that the
+/// model has no use for count too, so it may be less.
+///
+/// # Errors
+/// `BadModel` naming the file that is missing, truncated or not safetensors.
+pub fn estimate_weights_bytes(directory: &Path, options: LoadOptions) -> Result<u64> {
+    let dtype = match (options.dtype, options.back_end) {
+        (None, BackEnd::Cpu) => Some(Dtype::Float32),
+        (dtype, _) => dtype,
+    };
+    estimate_bytes(directory, dtype)
 }
 
 /// On processors MLX multiplies f32 through BLAS and half types through plain loops; on GPUs half

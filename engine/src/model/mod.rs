@@ -19,7 +19,7 @@ pub use blocks::{
 pub use config::{GENERATION, ModelConfig};
 pub use embed::{EmbedOptions, embed, text_vector};
 pub use fingerprint::fingerprint;
-pub use loader::{LoadOptions, Loaded, Loading, load, load_with_progress};
+pub use loader::{LoadOptions, Loaded, Loading, estimate_weights_bytes, load, load_with_progress};
 pub use registry::{Family, Tower};
 pub use windows::{full_layers, layer_windows, layer_windows_or};
 

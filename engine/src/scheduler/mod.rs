@@ -65,15 +65,14 @@ pub use blocks::{CanvasForward, CanvasObserver};
 #[cfg(feature = "mlx")]
 pub use device::{LogitsObserver, MlxExecutor, NoiseMaker, SoloRow};
 pub use executor::{Answer, Executor, Said, Sampled, Stepped, Yield};
-#[cfg(test)]
 pub(crate) use kept::no_disk;
 pub use kept::{CacheCommand, Cleared, Flushed, KeptPrompt, KeptPrompts, Reply};
 pub use publish::Board;
-pub use share::{Holdings, Others, Starved};
 pub use row::{
     EventReceiver, EventSender, FinishReason, Lane, Priority, Purpose, RowEvent, RowSpec, RowUsage,
     event_channel,
 };
+pub use share::{Holdings, Others, Starved};
 
 /// Runs rows in a shared batch; see the module's words.
 #[derive(Debug)]

@@ -509,6 +509,7 @@ mod tests {
             let first_waiting = self.prefilling.len();
             View {
                 occupancy: Occupancy {
+                    reserved_bytes: 0,
                     rows_max: self.rows_max,
                     prefill_rows_max: self.prefill_rows_max,
                     kv_budget_bytes: self.kv_budget_bytes,

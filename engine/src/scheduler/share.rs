@@ -51,7 +51,10 @@ impl<E: Executor> Scheduler<E> {
         prompt_cache_bytes: u64,
         others: Others,
     ) {
-        self.config.kv_budget_bytes = kv_budget_bytes;
+        if self.config.kv_budget_bytes != kv_budget_bytes {
+            self.config.kv_budget_bytes = kv_budget_bytes;
+            self.posted_at = None;
+        }
         self.others = others;
         // A cache that is off, because nothing can be kept, stays off.
         if self.prompts.is_on() && self.prompts.cap_bytes() != prompt_cache_bytes.max(1) {

@@ -7,6 +7,7 @@
 mod meters;
 mod rate;
 mod steps;
+mod together;
 
 use std::sync::Arc;
 

@@ -3,11 +3,10 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Fields;
+use super::models::{self, flag};
 use super::stats::{DiskCacheStats, PromptCacheStats};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gateway::{CacheListing, Cleared, Flushed, ListedPrompt};
-use crate::limits::CLIENT_NAME_CHARS_MAX;
 use crate::prompt_cache::PromptId;
 
 /// What an object of a kept prompt is.
@@ -18,9 +17,7 @@ const PROMPT: &str = "cache.prompt";
 /// # Errors
 /// `InvalidRequest`, naming the field.
 pub fn pin(body: &Value) -> Result<bool> {
-    let fields = Fields::of_body(body)?;
-    fields.required("pinned")?;
-    Ok(fields.boolean("pinned")?.unwrap_or_default())
+    models::pin(body)
 }
 
 /// Reads `pinned` of a query: whether pinned prompts go as well.
@@ -28,15 +25,7 @@ pub fn pin(body: &Value) -> Result<bool> {
 /// # Errors
 /// `InvalidRequest` for anything but `true` and `false`.
 pub fn clear(pinned: Option<&str>) -> Result<bool> {
-    match pinned {
-        None | Some("false") => Ok(false),
-        Some("true") => Ok(true),
-        Some(other) => {
-            let shown: String = other.chars().take(CLIENT_NAME_CHARS_MAX).collect();
-            let message = format!("`pinned` must be `true` or `false`, got `{shown}`");
-            Err(Error::invalid("pinned", message))
-        }
-    }
+    flag("pinned", pinned)
 }
 
 /// What is kept.
@@ -53,6 +42,7 @@ pub struct CacheBody {
 struct CachedPrompt {
     id: String,
     object: &'static str,
+    model: String,
     tokens: usize,
     bytes: u64,
     tiers: Vec<&'static str>,
@@ -83,6 +73,7 @@ impl From<ListedPrompt> for CachedPrompt {
         Self {
             id: prompt.id.to_string(),
             object: PROMPT,
+            model: prompt.model,
             tokens: prompt.tokens,
             bytes: prompt.memory_bytes.or(prompt.disk_bytes).unwrap_or_default(),
             tiers: holding.map(|(tier, _)| tier).collect(),

@@ -6,7 +6,6 @@ use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::openai;
 use crate::error::{Error, Result};
 use crate::gateway::ModelCard;
 use crate::limits;
@@ -50,7 +49,6 @@ pub enum Encoding {
 /// `InvalidRequest`, `Unsupported` or `ModelNotFound`, naming the field.
 pub fn embeddings(body: &Value, card: &ModelCard) -> Result<EmbeddingsRequest> {
     let fields = Fields::of_body(body)?;
-    openai::check_model(&fields, card)?;
     let encoding = match fields.text("encoding_format")? {
         None | Some("float") => Encoding::Float,
         Some("base64") => Encoding::Base64,

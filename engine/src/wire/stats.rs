@@ -1,10 +1,10 @@
 //! `/health` and `/stats`.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::gateway::{Health, ModelCard};
+use crate::gateway::{Health, ModelCard, Overview};
 use crate::telemetry::{
     BatchSnapshot, DiskCacheSnapshot, MemorySnapshot, PromptCacheSnapshot, RowSnapshot, Snapshot,
     StepTimes, Totals,
@@ -42,11 +42,11 @@ impl CancelledBody {
     }
 }
 
-/// What the engine does now.
+/// What the server does now. Figures are those of all models together but for `model`, the default one's.
 #[derive(Debug, Clone, Serialize)]
 pub struct StatsBody {
     uptime_seconds: f64,
-    model: ModelStats,
+    model: Option<ModelStats>,
     batch: BatchStats,
     rows: Vec<RowStats>,
     step: StepStats,
@@ -54,6 +54,19 @@ pub struct StatsBody {
     prompt_cache: PromptCacheStats,
     disk_cache: Option<DiskCacheStats>,
     memory: MemoryStats,
+    /// Each model's own, of a server that has loaded several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    models: Vec<ShareStats>,
+}
+
+/// One model's part of the figures.
+#[derive(Debug, Clone, Serialize)]
+struct ShareStats {
+    model: ModelStats,
+    batch: BatchStats,
+    step: StepStats,
+    totals: TotalStats,
+    prompt_cache: PromptCacheStats,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -86,6 +99,7 @@ struct BatchStats {
 #[derive(Debug, Clone, Serialize)]
 struct RowStats {
     id: String,
+    model: String,
     client: String,
     state: &'static str,
     lane: &'static str,
@@ -172,18 +186,39 @@ struct MemoryStats {
 }
 
 impl StatsBody {
-    /// `snapshot` of an engine that serves `card` and has run for `uptime`.
-    pub fn new(card: &ModelCard, uptime: Duration, snapshot: &Snapshot) -> Self {
+    /// What `overview` shows.
+    pub fn new(overview: &Overview) -> Self {
+        let Overview { models, memory, uptime } = overview;
+        let shown: Vec<Arc<Snapshot>> = models.iter().map(|(_, shown)| Arc::clone(shown)).collect();
+        let snapshot = Snapshot::together(&shown, *memory);
+        let default = models.first().map(|(card, _)| &**card);
+        let rows = models.iter().flat_map(|(card, shown)| {
+            shown.rows.iter().map(|row| RowStats::new(row, &card.id)).collect::<Vec<_>>()
+        });
+        let shares = models.iter().map(|(card, shown)| ShareStats::new(card, shown));
         Self {
             uptime_seconds: uptime.as_secs_f64(),
-            model: ModelStats::from(card),
-            batch: BatchStats::new(&snapshot.batch, card),
-            rows: snapshot.rows.iter().map(RowStats::from).collect(),
+            model: default.map(ModelStats::from),
+            batch: BatchStats::new(&snapshot.batch, default),
+            rows: rows.collect(),
             step: StepStats::from(&snapshot.step),
             totals: TotalStats::from(&snapshot.totals),
             prompt_cache: PromptCacheStats::from(&snapshot.prompt_cache),
             disk_cache: snapshot.disk_cache.as_ref().map(DiskCacheStats::from),
             memory: MemoryStats::from(&snapshot.memory),
+            models: if models.len() > 1 { shares.collect() } else { Vec::new() },
+        }
+    }
+}
+
+impl ShareStats {
+    fn new(card: &ModelCard, shown: &Snapshot) -> Self {
+        Self {
+            model: ModelStats::from(card),
+            batch: BatchStats::new(&shown.batch, Some(card)),
+            step: StepStats::from(&shown.step),
+            totals: TotalStats::from(&shown.totals),
+            prompt_cache: PromptCacheStats::from(&shown.prompt_cache),
         }
     }
 }
@@ -203,8 +238,9 @@ impl From<&ModelCard> for ModelStats {
 }
 
 impl BatchStats {
-    fn new(batch: &BatchSnapshot, card: &ModelCard) -> Self {
-        let serial = batch.mode == "batch" && !card.capabilities.serial_because.is_empty();
+    fn new(batch: &BatchSnapshot, card: Option<&ModelCard>) -> Self {
+        let reasons = card.map_or(&[][..], |card| &card.capabilities.serial_because);
+        let serial = batch.mode == "batch" && !reasons.is_empty();
         Self {
             configured: batch.configured,
             mode: if serial { "serial" } else { batch.mode },
@@ -222,10 +258,11 @@ impl BatchStats {
     }
 }
 
-impl From<&RowSnapshot> for RowStats {
-    fn from(row: &RowSnapshot) -> Self {
+impl RowStats {
+    fn new(row: &RowSnapshot, model: &str) -> Self {
         Self {
             id: row.id.clone(),
+            model: model.to_owned(),
             client: row.client.to_string(),
             state: row.state,
             lane: row.lane,

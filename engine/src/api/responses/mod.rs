@@ -19,6 +19,7 @@ use super::id::Id;
 use super::rejection::Rejection;
 use crate::clock;
 use crate::error::{Code, Error};
+use crate::wire::openai;
 use crate::wire::responses::{self, DeletedBody, ResponseTeller};
 
 use self::keep::Keeping;
@@ -36,7 +37,8 @@ pub(super) async fn create(
     caller: Caller,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Rejection> {
-    let Served { engine, responses, .. } = &served;
+    let Served { models, responses, .. } = &served;
+    let engine = models.lease(openai::model(&body)?).await?;
     let owner = caller.key.clone();
     let past = responses.past_of(owner.clone());
     let request = responses::response(&body, engine.card(), &past)?;
@@ -45,7 +47,7 @@ pub(super) async fn create(
     let (id, model) = (generation.id().to_owned(), engine.card().id.clone());
     let teller = ResponseTeller::new(id, clock::unix_seconds(), model, request.echo);
     let keeping = Keeping::new(teller, Arc::clone(responses), owner, request.conversation);
-    let mut response = answer::respond(engine.clone(), manner, keeping, generation).await?;
+    let mut response = answer::respond(engine, manner, keeping, generation).await?;
     for warning in request.warnings.iter().take(WARNINGS_MAX) {
         if let Ok(warning) = HeaderValue::from_str(warning) {
             response.headers_mut().append(WARNING, warning);

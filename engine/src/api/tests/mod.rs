@@ -103,7 +103,7 @@ fn whole_body(path: &str) -> Value {
         MESSAGES => json!({"model": "default", "max_tokens": 9, "messages": messages}),
         "/v1/messages/count_tokens" => json!({"model": "default", "messages": messages}),
         "/v1/detokenize" => json!({"tokens": [7]}),
-        "/v1/cache/{id}" => json!({"pinned": true}),
+        "/v1/cache/{id}" | "/api/models/{id}/pin" => json!({"pinned": true}),
         other => panic!("{other} takes no body"),
     }
 }

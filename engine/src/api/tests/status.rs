@@ -63,7 +63,7 @@ async fn stats_show_every_figure_of_the_snapshot() {
                 "max_gap_ms": 750, "tokens_per_second_now": 3.5,
             },
             "rows": [{
-                "id": "chatcmpl-1", "client": "opencode", "state": "waiting", "lane": "serial",
+                "id": "chatcmpl-1", "model": "lab/bytes", "client": "opencode", "state": "waiting", "lane": "serial",
                 "lane_reasons": ["the batch cap is 1"], "priority": "background",
                 "prompt_tokens": 5, "cached_tokens": 4, "prefilled_tokens": 1, "generated_tokens": 2, "max_tokens": 9,
                 "tokens_per_second_now": 1.5, "tokens_per_second_mean": 2.5, "kv_bytes": 64,

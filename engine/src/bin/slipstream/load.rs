@@ -1,22 +1,22 @@
 //! Loading a model on the engine thread, and what is known of it afterwards.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
 
 use clap::ValueEnum;
 use slipstream_engine::cache::{GROUP_SIZE_DEFAULT, KvQuant, KvScheme, Packing, read_kv_config};
 use slipstream_engine::clock::Clock;
-use slipstream_engine::config::{ByteBudget, ByteCount, Levers, Room, SchedulerConfig};
+use slipstream_engine::config::{ByteCount, Levers, SchedulerConfig};
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::gateway::{
-    Cuts, Embeddings, ModelCapabilities, ModelCard, Resources, RowThread, TextVectors,
+    Cuts, Embeddings, Landed, LoadStep, Loading, ModelCapabilities, ModelCard, ModelLoader,
+    RequestDefaults, Source, TextVectors,
 };
-use slipstream_engine::mlx::thread::RebuildPause;
-use slipstream_engine::mlx::{BackEnd, Device, Dtype, ReadProgress, fused};
-use slipstream_engine::model::{self, Decoding, Family, LoadOptions, Loaded};
+use slipstream_engine::mlx::{BackEnd, Device, Dtype, ReadProgress, fused, memory};
+use slipstream_engine::model::{self, Decoding, Family, LoadOptions, Loaded, Loading as Reading};
 use slipstream_engine::prompt_cache::disk::{DiskConfig, DiskTier};
 use slipstream_engine::sampling::{SamplingOverrides, SamplingParams};
 use slipstream_engine::scheduler::MlxExecutor;
+use slipstream_engine::telemetry::MemorySnapshot;
 use tracing::{info, warn};
 
 /// Weights that take some seconds to read.
@@ -31,6 +31,13 @@ pub(crate) struct ModelArguments {
     /// The model directory: config.json, tokenizer.json, safetensors.
     #[arg(long, value_name = "DIR")]
     pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) loading: LoadArguments,
+}
+
+/// How to load a model.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct LoadArguments {
     /// The type to compute in; auto is the fastest one of the back end.
     #[arg(long, value_enum, default_value_t = DtypeChoice::Auto)]
     pub(crate) dtype: DtypeChoice,
@@ -40,6 +47,16 @@ pub(crate) struct ModelArguments {
     matryoshka: bool,
     #[command(flatten)]
     kv: KvArguments,
+}
+
+/// Loads models on the engine thread, all in the same way.
+#[derive(Clone)]
+pub(crate) struct Loader {
+    pub(crate) arguments: LoadArguments,
+    pub(crate) serving: Serving,
+    pub(crate) clock: Clock,
+    /// Whether there is no other model, so that every flag is about this one.
+    pub(crate) single: bool,
 }
 
 /// In which form KV caches are stored.
@@ -63,22 +80,12 @@ struct KvArguments {
 pub(crate) struct Serving {
     /// The settings, but for the budgets.
     pub(crate) scheduler: SchedulerConfig,
-    pub(crate) kv_budget: ByteBudget,
-    pub(crate) prompt_cache: ByteBudget,
     /// Where prompts are kept on disk, if they are.
     pub(crate) disk: Option<DiskConfig>,
     pub(crate) max_tokens_default: usize,
     pub(crate) keeps_billing_line: bool,
     /// What the flags say of sampling.
     pub(crate) sampling: SamplingOverrides,
-}
-
-/// A model that runs rows.
-pub(crate) struct Served {
-    pub(crate) rows: RowThread<MlxExecutor>,
-    pub(crate) card: ModelCard,
-    /// The settings, with the budget that the model leaves room for.
-    pub(crate) scheduler: SchedulerConfig,
 }
 
 /// The computing types that `--dtype` offers.
@@ -102,68 +109,134 @@ impl DtypeChoice {
 }
 
 impl ModelArguments {
-    /// The name that clients call the model by: its directory's.
-    pub(crate) fn id(&self) -> String {
-        let path = self.model.canonicalize().unwrap_or_else(|_| self.model.clone());
-        path.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into())
-    }
-
     /// The model, loaded for `back_end` on this thread, and the scheme of its KV caches.
     pub(crate) fn load(&self, back_end: BackEnd, levers: Levers) -> Result<(Loaded, KvScheme)> {
-        check_directory(&self.model)?;
+        let mut reading = self.loading.begin(&self.model, back_end)?;
+        while reading.read_part()?.is_some() {}
+        self.loading.finish(reading, &self.model, back_end, levers)
+    }
+}
+
+impl LoadArguments {
+    fn options(&self, back_end: BackEnd) -> LoadOptions {
+        LoadOptions { dtype: self.dtype.dtype(), back_end }
+    }
+
+    /// What the weights of the model in `directory` will take; 0 when its files do not tell.
+    pub(crate) fn estimate(&self, directory: &Path, back_end: BackEnd) -> u64 {
+        model::estimate_weights_bytes(directory, self.options(back_end)).unwrap_or_default()
+    }
+
+    fn begin(&self, directory: &Path, back_end: BackEnd) -> Result<Reading> {
+        check_directory(directory)?;
         self.kv.check()?;
-        let options = LoadOptions { dtype: self.dtype.dtype(), back_end };
-        let loaded = model::load_with_progress(&self.model, options, &mut quarters())?;
-        let scheme = self.kv.scheme(&self.model, &loaded)?;
+        Reading::begin(directory, self.options(back_end))
+    }
+
+    /// The model whose weights are in memory.
+    fn finish(
+        &self,
+        reading: Reading,
+        directory: &Path,
+        back_end: BackEnd,
+        levers: Levers,
+    ) -> Result<(Loaded, KvScheme)> {
+        let loaded = reading.finish();
+        let scheme = self.kv.scheme(directory, &loaded)?;
         check_blocks(&loaded, &scheme)?;
         if back_end != BackEnd::Cpu && !levers.no_compile {
             fuse_gates(loaded.dtype);
         }
         Ok((loaded, scheme))
     }
+}
 
-    /// Loads the model on an engine thread of its own.
-    pub(crate) fn start(&self, serving: Serving, clock: Clock) -> Result<Served> {
-        let learned = Arc::new(OnceLock::new());
-        let (arguments, known, time) = (self.clone(), Arc::clone(&learned), clock.clone());
-        let build = move || {
-            let device = Device::select()?;
-            let (loaded, scheme) = arguments.load(device.back_end(), serving.scheduler.levers)?;
-            let card = arguments.describe(&loaded, &scheme, device.back_end(), &serving)?;
-            let config = serving.on(device, &loaded, &card)?;
-            let disk = arguments.open_disk(&serving, &card, &scheme, time.clone())?;
-            let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes);
-            let executor = executor.with_kv_scheme(scheme).with_levers(config.levers);
-            // A rebuild after a failure loads the same files: what was learned first stays true.
-            let _ = known.set((card, config.clone()));
-            Ok(Resources { executor, config, disk })
-        };
-        let rows = RowThread::start(clock, RebuildPause::default(), build)?;
-        let (card, scheduler) = learned.get().cloned().ok_or_else(|| {
-            Error::new(Code::Internal, "a model loaded without telling what it is")
-        })?;
-        Ok(Served { rows, card, scheduler })
+impl ModelLoader<MlxExecutor> for Loader {
+    fn begin(&self, source: &Source) -> Result<Box<dyn Loading<MlxExecutor>>> {
+        let device = Device::select()?;
+        let reading = self.arguments.begin(&source.directory, device.back_end())?;
+        let weights_bytes = reading.weights_bytes();
+        let (loader, source) = (self.clone(), source.clone());
+        let (told, back_end) = (quarters(), device.back_end());
+        let reading = Some(reading);
+        Ok(Box::new(Checkpoint { loader, source, back_end, reading, weights_bytes, told }))
+    }
+
+    fn dropped(&self) {
+        if let Err(error) = memory::clear_cache() {
+            warn!("the memory of a model that is gone was not given back: {error}");
+        }
+    }
+
+    fn memory(&self) -> MemorySnapshot {
+        memory::snapshot()
+    }
+}
+
+/// A checkpoint whose weights are being read.
+struct Checkpoint<F> {
+    loader: Loader,
+    source: Source,
+    back_end: BackEnd,
+    /// None once it is done.
+    reading: Option<Reading>,
+    weights_bytes: u64,
+    /// Told how far it is.
+    told: F,
+}
+
+impl<F: FnMut(ReadProgress)> Loading<MlxExecutor> for Checkpoint<F> {
+    fn weights_bytes(&self) -> u64 {
+        self.weights_bytes
+    }
+
+    fn advance(&mut self) -> Result<LoadStep<MlxExecutor>> {
+        let ended = || Error::new(Code::Internal, "a model was loaded already");
+        let reading = self.reading.as_mut().ok_or_else(ended)?;
+        if let Some(progress) = reading.read_part()? {
+            (self.told)(progress);
+            return Ok(LoadStep::More { done_bytes: progress.done_bytes });
+        }
+        let reading = self.reading.take().ok_or_else(ended)?;
+        let landed = self.loader.land(reading, &self.source, self.back_end)?;
+        Ok(LoadStep::Done(Box::new(landed)))
+    }
+}
+
+impl Loader {
+    fn land(
+        &self,
+        reading: Reading,
+        source: &Source,
+        back_end: BackEnd,
+    ) -> Result<Landed<MlxExecutor>> {
+        let (directory, levers) = (&source.directory, self.serving.scheduler.levers);
+        let (loaded, scheme) = self.arguments.finish(reading, directory, back_end, levers)?;
+        let card = self.describe(&loaded, &scheme, back_end, source)?;
+        let disk = self.open_disk(&card, &scheme, directory)?;
+        let executor = MlxExecutor::new(loaded.model, loaded.weights_bytes);
+        let executor = executor.with_kv_scheme(scheme).with_levers(levers);
+        Ok(Landed { executor, card, config: self.serving.scheduler.clone(), disk })
     }
 
     /// The disk tier for what this model makes under `scheme`, if there is to be one. Anything that shows in the
     /// bits of a cache is part of its identity.
     fn open_disk(
         &self,
-        serving: &Serving,
         card: &ModelCard,
         scheme: &KvScheme,
-        clock: Clock,
+        directory: &Path,
     ) -> Result<Option<DiskTier>> {
-        let Some(config) = serving.disk.clone() else { return Ok(None) };
+        let Some(config) = self.serving.disk.clone() else { return Ok(None) };
         let settings = [
             &card.dtype,
             &card.back_end,
             &format!("{scheme:?}"),
-            &format!("{:?}", serving.scheduler.levers),
+            &format!("{:?}", self.serving.scheduler.levers),
             BUILD,
         ];
-        let identity = model::fingerprint(&self.model, &settings)?;
-        DiskTier::open(config, &identity, clock).map(Some)
+        let identity = model::fingerprint(directory, &settings)?;
+        DiskTier::open(config, &identity, self.clock.clone()).map(Some)
     }
 
     fn describe(
@@ -171,13 +244,14 @@ impl ModelArguments {
         loaded: &Loaded,
         scheme: &KvScheme,
         back_end: BackEnd,
-        serving: &Serving,
+        source: &Source,
     ) -> Result<ModelCard> {
+        let (serving, directory) = (&self.serving, &source.directory);
         let model_reason = loaded.serial_because.clone();
-        let (embeddings, mute_because) = self.embeddings(loaded)?;
-        let of_model = SamplingOverrides::of_model(&self.model)?;
+        let (embeddings, mute_because) = self.embeddings(loaded, directory)?;
+        let of_model = SamplingOverrides::of_model(directory)?;
         Ok(ModelCard {
-            id: self.id(),
+            id: source.id.to_string(),
             context_tokens: loaded.context_tokens,
             vocab_size: loaded.vocabulary,
             dtype: dtype_name(loaded.dtype).to_owned(),
@@ -192,17 +266,22 @@ impl ModelArguments {
             sampling_defaults: serving.sampling.over(&of_model.over(&SamplingParams::default())),
             max_tokens_default: serving.max_tokens_default,
             keeps_billing_line: serving.keeps_billing_line,
+            request_defaults: RequestDefaults::default(),
             kv: loaded.kv_profile(scheme),
         })
     }
 }
 
-impl ModelArguments {
+impl Loader {
     /// Whether the model makes vectors of texts, and why it then answers nothing.
-    fn embeddings(&self, loaded: &Loaded) -> Result<(Embeddings, Option<String>)> {
-        let vectors = TextVectors::of_model(&self.model, loaded.hidden_size)?;
+    fn embeddings(
+        &self,
+        loaded: &Loaded,
+        directory: &Path,
+    ) -> Result<(Embeddings, Option<String>)> {
+        let vectors = TextVectors::of_model(directory, loaded.hidden_size)?;
         match vectors {
-            None if self.matryoshka => {
+            None if self.arguments.matryoshka && self.single => {
                 let message = "`--matryoshka` has no effect on a model that makes no embeddings";
                 Err(Error::new(Code::InvalidRequest, message))
             }
@@ -216,7 +295,7 @@ impl ModelArguments {
                 Err(error.with_hint(format!("supported: {}", names.join(", "))))
             }
             Some(vectors) => {
-                let cuts = if self.matryoshka { Cuts::Any } else { vectors.cuts };
+                let cuts = if self.arguments.matryoshka { Cuts::Any } else { vectors.cuts };
                 let reason = "it is an embedding model, as its `modules.json` says".to_owned();
                 Ok((Embeddings::Vectors(TextVectors { cuts, ..vectors }), Some(reason)))
             }
@@ -240,22 +319,6 @@ fn quarters() -> impl FnMut(ReadProgress) {
 fn fuse_gates(dtype: Dtype) {
     if let Err(error) = fused::engage(dtype) {
         warn!("the feed-forward gates run operation by operation: {error}");
-    }
-}
-
-impl Serving {
-    /// The settings on `device` beside the weights of `loaded`.
-    fn on(&self, device: Device, loaded: &Loaded, card: &ModelCard) -> Result<SchedulerConfig> {
-        let room =
-            Room { total_bytes: device.memory_bytes()?, weights_bytes: loaded.weights_bytes };
-        let kv_budget_bytes = self.kv_budget.kv_bytes(&room, card.smallest_row_bytes())?;
-        // What is read for a vector, or written in blocks, is always read anew.
-        let keeps_prompts = card.text_vectors().is_err() && !card.capabilities.writes_blocks;
-        let prompt_cache_bytes = match keeps_prompts {
-            true => self.prompt_cache.prompt_cache_bytes(&room, kv_budget_bytes),
-            false => 0,
-        };
-        Ok(SchedulerConfig { kv_budget_bytes, prompt_cache_bytes, ..self.scheduler.clone() })
     }
 }
 
@@ -323,7 +386,7 @@ fn check_blocks(loaded: &Loaded, scheme: &KvScheme) -> Result<()> {
     }
 }
 
-fn check_directory(directory: &Path) -> Result<()> {
+pub(crate) fn check_directory(directory: &Path) -> Result<()> {
     if directory.is_dir() {
         return Ok(());
     }

@@ -8,26 +8,42 @@ use std::time::Duration;
 use slipstream_engine::api;
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::{
-    ApiKey, ByteBudget, ByteCount, KeepAlive, Levers, SchedulerConfig, ServeConfig, parse_bytes,
+    ApiKey, ByteBudget, ByteCount, KeepAlive, Levers, MemoryPlan, SchedulerConfig, ServeConfig,
+    parse_bytes,
 };
 use slipstream_engine::error::{Code, Error, Result};
-use slipstream_engine::gateway::{Engine, ModelCard, PLACEMENT_LOG};
+use slipstream_engine::gateway::{
+    Asked, Catalogue, Directories, Engine, FleetThread, ModelSettings, PLACEMENT_LOG, Residency,
+    ResidencyConfig, Source, directory_id,
+};
 use slipstream_engine::limits;
+use slipstream_engine::mlx::thread::RebuildPause;
 use slipstream_engine::mlx::{BackEnd, Device};
 use slipstream_engine::prompt_cache::disk::DiskConfig;
-use slipstream_engine::tokenizer::Tokenizer;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tracing_subscriber::EnvFilter;
 
-use crate::load::{ModelArguments, Served, Serving};
+use crate::load::{LoadArguments, Loader, Serving, check_directory};
 use crate::sampling::{SamplingArguments, described};
 
 /// What `slipstream serve` takes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
+    /// A model directory: config.json, tokenizer.json, safetensors (repeatable). Models are called like their
+    /// directories. The first one is loaded at start, stays, and is meant where a request names none; others are
+    /// loaded when they are asked for.
+    #[arg(long = "model", value_name = "DIR", required = true)]
+    models: Vec<PathBuf>,
+    /// How long other models than the first stay loaded after their last request: seconds or `off`.
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = ttl)]
+    model_ttl: Ttl,
+    /// A file that says more of models: aliases, pins, how long they stay, profiles (TOML, or JSON if it is
+    /// called so).
+    #[arg(long, value_name = "FILE")]
+    models_config: Option<PathBuf>,
     #[command(flatten)]
-    model: ModelArguments,
+    loading: LoadArguments,
     /// The address to listen on.
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
@@ -93,6 +109,20 @@ pub(crate) struct Arguments {
     /// `off`, or `auto`, what each API's clients need. The header x-slipstream-keep-alive wins.
     #[arg(long, value_name = "KIND", default_value = "auto")]
     keep_alive: KeepAlive,
+}
+
+/// How long a model stays; `None` is for ever.
+#[derive(Debug, Clone, Copy)]
+struct Ttl(Option<Duration>);
+
+fn ttl(text: &str) -> std::result::Result<Ttl, String> {
+    match text {
+        "off" => Ok(Ttl(None)),
+        seconds => {
+            let seconds = seconds.parse().map_err(|_| "not a whole number of seconds, or `off`")?;
+            Ok(Ttl(Some(Duration::from_secs(seconds))))
+        }
+    }
 }
 
 /// Prompts that outlive the process.
@@ -165,21 +195,43 @@ async fn serve(arguments: Arguments, levers: Levers) -> Result<()> {
     let clock = Clock::monotonic();
     let shutdown = shutdown_signal()?;
     arguments.check()?;
-    let serving = arguments.serving(Device::select()?.back_end(), levers);
+    let device = Device::select()?;
+    let serving = arguments.serving(device.back_end(), levers);
+    let residency = arguments.residency(device)?;
+    let catalogue = Arc::new(arguments.catalogue(device.back_end())?);
+    check_settings(&residency.settings, &*catalogue)?;
     // The port comes first: a model takes seconds to load, a port in use is known at once.
     let listener = api::bind(&arguments.host, arguments.port).await?;
     let config = arguments.serve_config()?;
     api::check_exposure(listener.local_addr()?, &config)?;
-    let Served { rows, card, scheduler } = arguments.model.start(serving, clock.clone())?;
-    let tokenizer = Tokenizer::load(&arguments.model.model)?;
-    tokenizer.check_fits(card.vocab_size)?;
-    let rows = Arc::new(rows);
-    let engine =
-        Engine::new(card.clone(), tokenizer, rows.clone(), scheduler.clone(), clock.clone());
-    print_ready_card(&listener, &card, &scheduler, clock.now())?;
-    let served = api::serve(listener, engine, &config, shutdown).await;
-    rows.shut_down();
+    let loader = Loader {
+        arguments: arguments.loading.clone(),
+        serving,
+        clock: clock.clone(),
+        single: arguments.models.len() == 1,
+    };
+    let (pause, plan) = (RebuildPause::default(), arguments.plan(device)?);
+    let thread = Arc::new(FleetThread::start(clock.clone(), pause, plan, Arc::new(loader))?);
+    let models = Residency::new(Arc::clone(&thread), catalogue, residency, clock.clone());
+    let default = models.lease(Asked::DEFAULT).await?;
+    print_ready_card(&listener, &models, &default, clock.now())?;
+    drop(default);
+    let served = api::serve(listener, models, &config, shutdown).await;
+    thread.shut_down();
     served
+}
+
+/// # Errors
+/// `InvalidRequest` for what is said of a model that is not there.
+fn check_settings(settings: &ModelSettings, catalogue: &dyn Catalogue) -> Result<()> {
+    let stray = settings.ids().find(|id| catalogue.find(id).is_none());
+    stray.map_or(Ok(()), |id| {
+        let names: Vec<String> =
+            catalogue.sources().iter().map(|source| format!("`{}`", source.id)).collect();
+        let message = format!("`--models-config` speaks of `{id}`, and no model is called so");
+        let hint = format!("there are {}", names.join(", "));
+        Err(Error::new(Code::InvalidRequest, message).with_hint(hint))
+    })
 }
 
 impl Arguments {
@@ -213,13 +265,46 @@ impl Arguments {
                 levers,
                 ..SchedulerConfig::default()
             },
-            kv_budget: self.kv_budget,
-            prompt_cache: self.prompt_cache,
             disk: self.disk.config(),
             max_tokens_default: self.max_tokens as usize,
             keeps_billing_line: self.keep_billing_line,
             sampling: self.sampling.overrides(),
         }
+    }
+
+    fn plan(&self, device: Device) -> Result<MemoryPlan> {
+        let total_bytes = device.memory_bytes()?;
+        Ok(MemoryPlan { total_bytes, kv_budget: self.kv_budget, prompt_cache: self.prompt_cache })
+    }
+
+    /// The models of the command line.
+    fn catalogue(&self, back_end: BackEnd) -> Result<Directories> {
+        let sources = self.models.iter().map(|directory| {
+            check_directory(directory)?;
+            Ok(Source {
+                id: directory_id(directory).into(),
+                directory: directory.clone(),
+                weights_bytes: self.loading.estimate(directory, back_end),
+                download: None,
+            })
+        });
+        Directories::new(sources.collect::<Result<_>>()?)
+    }
+
+    fn residency(&self, device: Device) -> Result<ResidencyConfig> {
+        let settings = self.models_config.as_deref().map(ModelSettings::read).transpose()?;
+        let room = self.plan(device)?.room(0);
+        let headroom_bytes = match self.kv_budget {
+            ByteBudget::Auto => limits::KV_HEADROOM_BYTES,
+            ByteBudget::Off | ByteBudget::Bytes(_) => 0,
+        };
+        let first = self.models.first().map(|directory| directory_id(directory));
+        Ok(ResidencyConfig {
+            default_id: first.unwrap_or_default().into(),
+            ttl: self.model_ttl.0,
+            weights_bytes_max: Some(room.usable_bytes().saturating_sub(headroom_bytes)),
+            settings: settings.unwrap_or_default(),
+        })
     }
 
     fn serve_config(&self) -> Result<ServeConfig> {
@@ -262,10 +347,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 fn print_ready_card(
     listener: &TcpListener,
-    card: &ModelCard,
-    scheduler: &SchedulerConfig,
+    models: &Residency,
+    default: &Engine,
     took: Duration,
 ) -> Result<()> {
+    let (card, scheduler) = (default.card(), default.scheduler());
     let address = listener.local_addr().map_err(|error| {
         Error::new(Code::Io, format!("failed to read the listening address: {error}"))
     })?;
@@ -287,6 +373,10 @@ fn print_ready_card(
     println!("slipstream is ready after {:.1} s", took.as_secs_f64());
     println!("  URL        {url}");
     println!("  model      {} ({} tokens of context)", card.id, card.context_tokens);
+    let others: Vec<_> = models.names().into_iter().filter(|name| **name != *card.id).collect();
+    if !others.is_empty() {
+        println!("  also       {}", others.join(", "));
+    }
     println!("  back end   {}, {}", card.back_end, card.dtype);
     println!("  batch      {lane}");
     println!("  prefill    {chunk}");

@@ -182,6 +182,7 @@ impl<E: Executor> Fleet<E> {
         if let Some(last) = self.berths.len().checked_sub(1) {
             self.take_back_prompts(last);
         }
+        self.wake_all();
         Next::Stays
     }
 

@@ -77,7 +77,10 @@ impl Roster {
     /// Notes whether `model` is being loaded again.
     pub(super) fn set_trying(&self, model: ModelNumber, trying: bool) {
         let mut ready = self.ready.lock();
-        ready.iter_mut().filter(|ready| ready.model == model).for_each(|ready| ready.trying = trying);
+        ready
+            .iter_mut()
+            .filter(|ready| ready.model == model)
+            .for_each(|ready| ready.trying = trying);
     }
 
     /// Takes `model` off, and tells that it is lost.

@@ -11,9 +11,7 @@ use tokio::task::spawn_blocking;
 use crate::error::{Code, Error, Result};
 use crate::gateway::catalogue::Source;
 use crate::gateway::engine::{Commons, Engine};
-use crate::gateway::fleet::{
-    Docked, FleetThread, LoadMeter, LoadOrder, ModelNumber, ModelRows,
-};
+use crate::gateway::fleet::{Docked, FleetThread, LoadMeter, LoadOrder, ModelNumber, ModelRows};
 use crate::gateway::generation;
 use crate::gateway::rows::Health;
 use crate::scheduler::{Board, Executor};
@@ -93,11 +91,7 @@ struct Known {
 }
 
 impl<E: Executor + 'static> FleetHost<E> {
-    pub(super) fn new(
-        thread: Arc<FleetThread<E>>,
-        commons: Commons,
-        essential: Arc<str>,
-    ) -> Self {
+    pub(super) fn new(thread: Arc<FleetThread<E>>, commons: Commons, essential: Arc<str>) -> Self {
         Self { thread, commons, essential, known: Mutex::default() }
     }
 

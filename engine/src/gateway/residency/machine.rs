@@ -315,8 +315,7 @@ impl Machine {
     pub(super) fn check_integrity(&self) {
         for (id, model) in &self.models {
             let stage = &model.stage;
-            let settled =
-                matches!(stage, Stage::Absent | Stage::Ready | Stage::Failed { .. });
+            let settled = matches!(stage, Stage::Absent | Stage::Ready | Stage::Failed { .. });
             assert!(!settled || model.waiters.is_empty(), "requests wait for `{id}`: {stage:?}");
             assert!(*stage != Stage::Draining || model.leases > 0, "`{id}` drains for nobody");
         }
@@ -412,7 +411,9 @@ impl Machine {
         let Stage::Waiting { since, .. } = model.stage else { return false };
         let wants_bytes = model.weights_bytes;
         let room_bytes = self.bounds.weights_bytes_max.unwrap_or(u64::MAX);
-        if self.weights_bytes().saturating_add(wants_bytes) <= room_bytes {
+        let held_bytes = self.weights_bytes();
+        // Whether a model alone leaves room for its rows is for the account of memory to say, in its own words.
+        if held_bytes == 0 || held_bytes.saturating_add(wants_bytes) <= room_bytes {
             self.start(id);
             return true;
         }

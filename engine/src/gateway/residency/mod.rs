@@ -8,6 +8,7 @@
 mod host;
 mod machine;
 mod models;
+mod prompts;
 mod selection;
 mod status;
 #[cfg(test)]
@@ -298,9 +299,9 @@ impl Inner {
             let answer = state.machine.ask(self.now(), source, keeping);
             let asking = match answer {
                 Answer::Refused(error) => Err(error),
-                Answer::Granted => state.granted(self, &source.id).map(|(engine, lease)| {
-                    Asking::Granted(engine, lease)
-                }),
+                Answer::Granted => state
+                    .granted(self, &source.id)
+                    .map(|(engine, lease)| Asking::Granted(engine, lease)),
                 Answer::Waits(ticket) => {
                     let (sender, heard) = oneshot::channel();
                     state.waiters.insert(ticket, sender);

@@ -13,6 +13,9 @@ use crate::gateway::settings::{DEFAULT_NAMES, ModelSettings};
 /// Names that an error lists before it counts the rest.
 const NAMES_LISTED_MAX: usize = 32;
 
+/// Characters that are shown of a name that is not known, as of other values of requests.
+const NAME_CHARS_MAX: usize = 60;
+
 /// The model that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked<'a> {
@@ -89,6 +92,10 @@ fn not_found(name: &str, names: &[Arc<str>]) -> Error {
     let more = match names.len().saturating_sub(NAMES_LISTED_MAX) {
         0 => String::new(),
         count => format!(" and {count} more, which `/v1/models` lists"),
+    };
+    let name = match name.char_indices().nth(NAME_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => name.to_owned(),
     };
     let listed = if listed.is_empty() { "none".to_owned() } else { listed.join(", ") };
     let message = format!("no model `{name}` is served; this server serves {listed}{more}");

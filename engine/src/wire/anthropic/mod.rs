@@ -9,4 +9,4 @@ mod tests;
 
 pub use error::{ErrorBody, ErrorKind};
 pub use reply::{Message, MessageTeller, TokenCount};
-pub use request::{MessagesRequest, count_tokens, messages};
+pub use request::{MessagesRequest, count_tokens, messages, model};

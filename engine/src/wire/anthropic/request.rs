@@ -4,13 +4,13 @@
 
 use std::num::NonZeroUsize;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::content;
 use crate::error::{Error, Result};
 use crate::gateway::{
-    GenerateRequest, ModelCard, Prompt, Reasoning, Structure, ToolChoice, ToolUse,
+    Asked, GenerateRequest, ModelCard, Prompt, Reasoning, Structure, ToolChoice, ToolUse,
 };
 use crate::limits;
 use crate::output::Tool;
@@ -62,22 +62,34 @@ pub fn count_tokens(body: &Value, card: &ModelCard) -> Result<GenerateRequest> {
 
 /// What both routes read: everything that becomes a part of the prompt.
 fn chat(fields: &Fields<'_>, card: &ModelCard) -> Result<GenerateRequest> {
-    check_model(fields, card)?;
     refuse(fields)?;
     let prompt = Prompt::Chat { messages: conversation(fields)? };
     let id = format!("msg_{}", Uuid::new_v4().simple());
-    let reasoning = reasoning(fields)?;
+    let defaults = &card.request_defaults;
+    let reasoning = match fields.get("thinking").or(fields.get("output_config")) {
+        None if defaults.reasoning.is_some() => defaults.reasoning.unwrap_or_default(),
+        _ => reasoning(fields)?,
+    };
+    let template_variables = defaults.variables(Map::new());
     let (tools, structure) = (tool_use(fields)?, structure(fields)?);
-    Ok(GenerateRequest { tools, reasoning, structure, ..GenerateRequest::new(id, prompt) })
+    Ok(GenerateRequest {
+        tools,
+        reasoning,
+        structure,
+        template_variables,
+        ..GenerateRequest::new(id, prompt)
+    })
 }
 
-/// Anthropic's clients ask for models of Anthropic's by themselves, if only for a title: whatever is
-/// called `claude` means the model that is served here.
-fn check_model(fields: &Fields<'_>, card: &ModelCard) -> Result<()> {
-    match fields.text("model")? {
-        Some(name) if name.starts_with("claude") => Ok(()),
-        _ => openai::check_model(fields, card),
-    }
+/// The model that the body of a request asks for. Anthropic's clients ask for models of Anthropic's by themselves,
+/// if only for a title: whatever is called `claude` means the default model, unless a model goes by that name.
+///
+/// # Errors
+/// `InvalidRequest` when that is no name, or the body no object.
+pub fn model(body: &Value) -> Result<Asked<'_>> {
+    let asked = openai::model(body)?;
+    let or_default = asked.name.is_some_and(|name| name.starts_with("claude"));
+    Ok(Asked { or_default, ..asked })
 }
 
 /// Fields that ask for what this server has not.

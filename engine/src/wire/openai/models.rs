@@ -2,22 +2,34 @@
 
 use serde::Serialize;
 
-use crate::gateway::ModelCard;
+use crate::gateway::{ModelCard, ModelStatus};
 
-/// Every model that is served.
+/// Every model that can be served.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelList {
     object: &'static str,
     data: Vec<ModelEntry>,
 }
 
-/// One served model: OpenAI's four fields, and what a client of ours wants to know.
+/// One model: OpenAI's four fields, and what a client of ours wants to know. What only a loaded model tells is
+/// left out of one that was never loaded.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelEntry {
     id: String,
     object: &'static str,
     created: u64,
     owned_by: &'static str,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    aliases: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    profiles: Vec<String>,
+    #[serde(flatten)]
+    loaded: Option<LoadedEntry>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct LoadedEntry {
     context_window: usize,
     vocab_size: usize,
     dtype: String,
@@ -29,20 +41,31 @@ pub struct ModelEntry {
 }
 
 impl ModelList {
-    /// The list of one model.
-    pub fn of(entry: ModelEntry) -> Self {
-        Self { object: "list", data: vec![entry] }
+    /// The list of these models.
+    pub fn of(data: Vec<ModelEntry>) -> Self {
+        Self { object: "list", data }
     }
 }
 
 impl ModelEntry {
-    /// The entry of `card`, served since `created` (Unix seconds).
-    pub fn new(card: &ModelCard, created: u64) -> Self {
+    /// The entry of the model `status`, known since `created` (Unix seconds).
+    pub fn new(status: &ModelStatus, created: u64) -> Self {
         Self {
-            id: card.id.clone(),
+            id: status.id.to_string(),
             object: "model",
             created,
             owned_by: "slipstream",
+            state: status.state,
+            aliases: status.aliases.clone(),
+            profiles: status.profiles.clone(),
+            loaded: status.card.as_deref().map(LoadedEntry::from),
+        }
+    }
+}
+
+impl From<&ModelCard> for LoadedEntry {
+    fn from(card: &ModelCard) -> Self {
+        Self {
             context_window: card.context_tokens,
             vocab_size: card.vocab_size,
             dtype: card.dtype.clone(),

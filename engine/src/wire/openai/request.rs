@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::messages::messages;
 use super::structure;
 use crate::error::{Error, Result};
-use crate::gateway::{GenerateRequest, ModelCard, Prompt, Reasoning, ToolUse};
+use crate::gateway::{Asked, GenerateRequest, ModelCard, Prompt, Reasoning, ToolUse};
 use crate::sampling::SamplingParams;
 use crate::wire::Fields;
 use crate::wire::effort::{self, effort};
@@ -21,9 +21,7 @@ use crate::wire::tools::{self, Described};
 
 use super::sampling::{logprobs, sampling};
 
-/// A name that always means the served model.
-const DEFAULT_MODEL: &str = "default";
-/// mlx-lm's name for it.
+/// mlx-lm's name for the served model.
 const DEFAULT_MODEL_OF_MLX_LM: &str = "default_model";
 
 /// Which of the two APIs a request came by.
@@ -82,14 +80,14 @@ pub struct ReplyRequest {
 /// `InvalidRequest`, `Unsupported` or `ModelNotFound`, naming the field.
 pub fn chat(body: &Value, card: &ModelCard) -> Result<ReplyRequest> {
     let fields = Fields::of_body(body)?;
-    check_model(&fields, card)?;
     refuse(&fields, CHAT_REFUSALS)?;
     let messages = messages(&fields)?;
     let request = request(ReplyKind::Chat, &fields, Prompt::Chat { messages }, card)?;
+    let defaults = &card.request_defaults;
     let generate = GenerateRequest {
         tools: tool_use(&fields)?,
-        reasoning: reasoning(&fields)?,
-        template_variables: template_variables(&fields)?,
+        reasoning: reasoning(&fields)?.or(defaults.reasoning).unwrap_or_default(),
+        template_variables: defaults.variables(template_variables(&fields)?),
         ..request.generate
     };
     Ok(ReplyRequest { generate, ..request })
@@ -101,7 +99,6 @@ pub fn chat(body: &Value, card: &ModelCard) -> Result<ReplyRequest> {
 /// `InvalidRequest`, `Unsupported` or `ModelNotFound`, naming the field.
 pub fn completion(body: &Value, card: &ModelCard) -> Result<ReplyRequest> {
     let fields = Fields::of_body(body)?;
-    check_model(&fields, card)?;
     refuse(&fields, COMPLETION_REFUSALS)?;
     let prompt = prompt(fields.required("prompt")?)?;
     request(ReplyKind::Completion, &fields, prompt, card)
@@ -135,13 +132,13 @@ fn request(
     })
 }
 
-/// Holds the `model` of a request against the served one.
-pub(in crate::wire) fn check_model(fields: &Fields<'_>, card: &ModelCard) -> Result<()> {
-    match fields.text("model")? {
-        None | Some("" | DEFAULT_MODEL | DEFAULT_MODEL_OF_MLX_LM) => Ok(()),
-        Some(name) if name == card.id => Ok(()),
-        Some(name) => Err(card.not_found(&shortened(name))),
-    }
+/// The model that the body of a request asks for.
+///
+/// # Errors
+/// `InvalidRequest` when that is no name, or the body no object.
+pub fn model(body: &Value) -> Result<Asked<'_>> {
+    let name = Fields::of_body(body)?.text("model")?;
+    Ok(Asked { name, or_default: false })
 }
 
 fn max_tokens(fields: &Fields<'_>) -> Result<Option<NonZeroUsize>> {
@@ -183,12 +180,17 @@ fn tool_use(fields: &Fields<'_>) -> Result<ToolUse> {
 }
 
 /// Reads `reasoning_effort`, and `enable_thinking` where it stands outside of `chat_template_kwargs`.
-fn reasoning(fields: &Fields<'_>) -> Result<Reasoning> {
-    let asked = effort(fields, "reasoning_effort", effort::OPENAI)?.unwrap_or_default();
+/// What the request says of thinking, if it says anything.
+fn reasoning(fields: &Fields<'_>) -> Result<Option<Reasoning>> {
+    let asked = effort(fields, "reasoning_effort", effort::OPENAI)?;
     let enabled = fields.boolean("enable_thinking")?;
-    Ok(match asked.enabled {
-        Some(false) => asked,
-        _ => Reasoning { enabled: enabled.or(asked.enabled), ..asked },
+    Ok(match (asked, enabled) {
+        (None, None) => None,
+        (Some(Reasoning { enabled: Some(false), .. }), _) => asked,
+        (asked, enabled) => {
+            let asked = asked.unwrap_or_default();
+            Some(Reasoning { enabled: enabled.or(asked.enabled), ..asked })
+        }
     })
 }
 

@@ -98,7 +98,6 @@ struct EchoedReasoning {
 /// `InvalidRequest`, `Unsupported` or `ModelNotFound`, naming the field.
 pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<ResponseRequest> {
     let fields = Fields::of_body(body)?;
-    openai::check_model(&fields, card)?;
     refuse(&fields)?;
     openai::check_hints(&fields)?;
     let structure = text_format(&fields)?;
@@ -138,12 +137,14 @@ pub fn response(body: &Value, card: &ModelCard, past: &dyn Past) -> Result<Respo
         seals_reasoning: include.sealed_reasoning,
     };
     let max_tokens = max_output_tokens.and_then(|tokens| usize::try_from(tokens).ok());
+    let defaults = &card.request_defaults;
     let generate = GenerateRequest {
         max_tokens: max_tokens.and_then(NonZeroUsize::new),
         sampling,
         tools,
-        reasoning: thinking.reasoning,
+        reasoning: thinking.reasoning.or(defaults.reasoning).unwrap_or_default(),
         structure,
+        template_variables: defaults.variables(Map::new()),
         ..GenerateRequest::new(new_id("resp"), prompt(&echo, &conversation))
     };
     let stream = fields.boolean("stream")?.unwrap_or(false);
@@ -259,7 +260,7 @@ fn text_format(fields: &Fields<'_>) -> Result<Option<Structure>> {
 /// How the model is asked to think.
 #[derive(Default)]
 struct Thinking {
-    reasoning: Reasoning,
+    reasoning: Option<Reasoning>,
     echo: EchoedReasoning,
 }
 
@@ -272,7 +273,7 @@ fn thinking(fields: &Fields<'_>) -> Result<Thinking> {
     if summary.is_some_and(|summary| !["auto", "concise", "detailed", "none"].contains(&summary)) {
         return Err(asked.unexpected("summary", "`auto`, `concise` or `detailed`"));
     }
-    let reasoning = effort(&asked, "effort", effort::OPENAI)?.unwrap_or_default();
+    let reasoning = effort(&asked, "effort", effort::OPENAI)?;
     let owned = |name| Ok::<_, Error>(asked.text(name)?.map(str::to_owned));
     let echo = EchoedReasoning { effort: owned("effort")?, summary: owned("summary")? };
     Ok(Thinking { reasoning, echo })

@@ -19,7 +19,9 @@ use slipstream_engine::cache::KvProfile;
 use slipstream_engine::clock::{Clock, process_busy};
 use slipstream_engine::config::{SchedulerConfig, ServeConfig};
 use slipstream_engine::error::{Code, Error, Result};
-use slipstream_engine::gateway::{Engine, ModelCapabilities, ModelCard, Resources, RowThread};
+use slipstream_engine::gateway::{
+    Engine, ModelCapabilities, ModelCard, RequestDefaults, Resources, RowThread,
+};
 use slipstream_engine::mlx::thread::RebuildPause;
 use slipstream_engine::sampling::SamplingParams;
 use slipstream_engine::tokenizer::Tokenizer;
@@ -227,6 +229,7 @@ fn card(tokenizer: &Tokenizer) -> ModelCard {
         sampling_defaults: SamplingParams::default(),
         max_tokens_default: CONTEXT_TOKENS,
         keeps_billing_line: false,
+        request_defaults: RequestDefaults::default(),
         kv: KvProfile { layers: Vec::new() },
     }
 }

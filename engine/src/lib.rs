@@ -15,7 +15,6 @@ pub mod tokenizer;
 pub mod cache;
 pub mod grammar;
 
-#[cfg(feature = "mlx")]
 pub mod model;
 pub mod output;
 pub mod prompt_cache;

@@ -27,6 +27,13 @@ pub const MAX_GAP_MS_MAX: u64 = 60_000;
 pub const ANSWER_TOKENS_DEFAULT: usize = 4096;
 /// Interactive rows that may start ahead of an older background row before one of those does.
 pub const OVERTAKES_MAX: usize = 4;
+/// The most layers that a config may describe; the deepest released models have about 130.
+pub const MODEL_LAYERS_MAX: usize = 4096;
+/// The largest size (a width, a number of heads, a vocabulary) that a config may state.
+pub const MODEL_SIZE_MAX: u64 = 1 << 24;
+/// The most bytes that a config's caches may take of one token, in f32; the largest released models take
+/// some 15 MB.
+pub const MODEL_TOKEN_BYTES_MAX: u64 = 1 << 28;
 /// Memory that an automatic KV budget leaves to everything that comes and goes.
 pub const KV_HEADROOM_BYTES: u64 = 1 << 30;
 /// Decode steps whose times are remembered.

@@ -16,6 +16,9 @@ mod kv_schemes;
 // The table of families in the documentation.
 #[cfg(feature = "mlx")]
 mod models_table;
+// What is told of a model before it is loaded.
+#[cfg(feature = "mlx")]
+mod outline;
 // Rows that start from kept caches.
 #[cfg(feature = "mlx")]
 mod prompt_cache;

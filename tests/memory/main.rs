@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may end at a broken expectation")]
 
 mod conversion;
+mod fit;
 mod loading;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

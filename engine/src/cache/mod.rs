@@ -46,6 +46,7 @@ mod set;
 #[cfg(test)]
 #[cfg(feature = "mlx")]
 mod tests;
+mod window;
 
 #[cfg(feature = "mlx")]
 pub use columns::{AffineColumns, Columns, KeyValues};
@@ -64,7 +65,7 @@ pub use profile::{KvProfile, LayerBytes, TokenShape};
 #[cfg(feature = "mlx")]
 pub use recurrent::RecurrentCache;
 #[cfg(feature = "mlx")]
-pub use ring::{Ring, Window};
+pub use ring::Ring;
 #[cfg(feature = "mlx")]
 pub use rotating::RotatingCache;
 #[cfg(feature = "mlx")]
@@ -72,3 +73,4 @@ pub use saved::SavedSet;
 pub use scheme::{GROUP_SIZE_DEFAULT, KvQuant, KvScheme, Packing};
 #[cfg(feature = "mlx")]
 pub use set::{CacheSet, Positions};
+pub use window::Window;

@@ -26,40 +26,10 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::geometry::granules;
-use crate::error::{Code, Error, Result};
+use super::window::Window;
+use crate::error::Result;
 use crate::mlx::Array;
 use crate::mlx::ops::{self, Mask};
-
-/// How far a sliding layer sees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Window {
-    tokens: i32,
-    keep: i32,
-}
-
-impl Window {
-    /// The last `tokens` tokens, and the first `keep` ones for good.
-    ///
-    /// # Errors
-    /// `BadModel` unless `0 <= keep < tokens`.
-    pub fn new(tokens: i32, keep: i32) -> Result<Self> {
-        if (0..tokens).contains(&keep) {
-            return Ok(Self { tokens, keep });
-        }
-        let message = format!("a window of {tokens} tokens cannot keep the first {keep}");
-        Err(Error::new(Code::BadModel, message))
-    }
-
-    /// Tokens seen at most.
-    pub fn tokens(self) -> i32 {
-        self.tokens
-    }
-
-    /// First tokens that stay.
-    pub fn keep(self) -> i32 {
-        self.keep
-    }
-}
 
 /// Which column of a window's buffers holds what.
 #[derive(Debug, Clone, PartialEq, Eq)]

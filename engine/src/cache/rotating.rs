@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::columns::{self, Columns, KeyValues};
 use super::frame::{self, Side};
-use super::ring::{Held, Join, Placing, Ring, Update, Window};
+use super::ring::{Held, Join, Placing, Ring, Update};
+use super::window::Window;
 use super::scheme::Packing;
 use crate::error::Result;
 use crate::mlx::Array;

@@ -33,6 +33,7 @@ pub mod ops;
 mod packed;
 #[cfg(feature = "mlx")]
 pub mod recurrence;
+pub mod shards;
 #[cfg(feature = "mlx")]
 pub mod sparse;
 #[cfg(feature = "mlx")]
@@ -51,7 +52,9 @@ pub use mlx_rs::{Array, Dtype};
 #[cfg(feature = "mlx")]
 pub use packed::{Packed, PackedFormat, PackedMode};
 #[cfg(feature = "mlx")]
-pub use weights::{ReadProgress, Weights, WeightsReading, estimate_bytes, shard_files};
+pub use weights::{ReadProgress, Weights, WeightsReading, estimate_bytes};
+
+pub use shards::shard_files;
 
 pub mod thread;
 

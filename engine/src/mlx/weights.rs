@@ -4,19 +4,13 @@
 //! tensors lazily: a truncated shard would otherwise fail in the middle of a generation.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use mlx_rs::{Array, Dtype};
-use safetensors::tensor::Metadata;
 
 use super::ops;
+use super::shards::{TensorHeader, read_header, shard_files};
 use crate::error::{Code, Error, Result};
-
-const INDEX_FILE: &str = "model.safetensors.index.json";
-const SINGLE_FILE: &str = "model.safetensors";
-const HEADER_BYTES_MAX: u64 = 100 * 1024 * 1024;
 
 /// Bytes of tensors that are read at once, or one tensor: what a cast keeps of its source beside its result.
 const READ_BYTES: u64 = 32 << 20;
@@ -60,7 +54,7 @@ impl Weights {
     pub fn load(directory: &Path) -> Result<Self> {
         let mut arrays = HashMap::new();
         for file in shard_files(directory)? {
-            check_header(&file)?;
+            read_header(&file).map_err(|fault| fault.of(&file))?;
             arrays.extend(Array::load_safetensors(&file).map_err(|error| {
                 Error::from(error).while_doing(format_args!("failed to load `{}`", file.display()))
             })?);
@@ -300,43 +294,6 @@ fn read_part(part: &[(String, Array)]) -> Result<()> {
     Ok(())
 }
 
-/// The files of weights of the checkpoint in `directory`, in the order of their names.
-///
-/// # Errors
-/// `BadModel` when there are none, or one that the index names is missing.
-pub fn shard_files(directory: &Path) -> Result<Vec<PathBuf>> {
-    let index = directory.join(INDEX_FILE);
-    if index.is_file() {
-        return indexed_files(directory, &index);
-    }
-    let single = directory.join(SINGLE_FILE);
-    if single.is_file() {
-        return Ok(vec![single]);
-    }
-    Err(Error::new(Code::BadModel, format!("no weights in `{}`", directory.display()))
-        .with_hint(format!("expected `{SINGLE_FILE}` or `{INDEX_FILE}` with its shards")))
-}
-
-fn indexed_files(directory: &Path, index: &Path) -> Result<Vec<PathBuf>> {
-    let bad = |what: String| Error::new(Code::BadModel, format!("`{}`: {what}", index.display()));
-    let text = std::fs::read_to_string(index).map_err(|error| bad(error.to_string()))?;
-    let json: serde_json::Value =
-        serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
-    let map = json.get("weight_map").and_then(|map| map.as_object());
-    let map = map.ok_or_else(|| bad("has no `weight_map` object".to_owned()))?;
-    let names: BTreeSet<&str> = map.values().filter_map(|name| name.as_str()).collect();
-    names.into_iter().map(|name| shard_path(directory, name).map_err(bad)).collect()
-}
-
-fn shard_path(directory: &Path, name: &str) -> std::result::Result<PathBuf, String> {
-    if name.contains(['/', '\\']) || name == ".." {
-        return Err(format!("shard name `{name}` leaves the directory"));
-    }
-    let path = directory.join(name);
-    if path.is_file() { Ok(path) } else { Err(format!("shard `{name}` is missing")) }
-}
-
-/// Checks that the file's size is what its header says.
 /// Bytes that the tensors of the checkpoint in `directory` take once floating-point ones are cast to `dtype`; `None`
 /// leaves them as they are. Only the headers of its files are read.
 ///
@@ -345,52 +302,24 @@ fn shard_path(directory: &Path, name: &str) -> std::result::Result<PathBuf, Stri
 pub fn estimate_bytes(directory: &Path, dtype: Option<Dtype>) -> Result<u64> {
     let mut bytes = 0;
     for file in shard_files(directory)? {
-        for tensor in check_header(&file)?.tensors().into_values() {
-            let (start, end) = tensor.data_offsets;
-            let stored_bytes = (end - start) as u64;
-            let numbers = tensor.shape.iter().product::<usize>() as u64;
-            let is_float = matches!(
-                tensor.dtype,
-                safetensors::Dtype::F32 | safetensors::Dtype::F16 | safetensors::Dtype::BF16
-            );
-            bytes += match dtype.filter(|_| is_float) {
-                Some(Dtype::Float32) => numbers * 4,
-                Some(_) => numbers * 2,
-                None => stored_bytes,
-            };
-        }
+        let tensors = read_header(&file).map_err(|fault| fault.of(&file))?;
+        bytes += tensors.iter().map(|tensor| cast_bytes(tensor, dtype)).sum::<u64>();
     }
     Ok(bytes)
 }
 
-fn check_header(path: &Path) -> Result<Metadata> {
-    let bad = |what: String| {
-        Error::new(Code::BadModel, format!("failed to load `{}`: {what}", path.display()))
-    };
-    let io = |error: std::io::Error| bad(error.to_string());
-    let mut file = File::open(path).map_err(io)?;
-    let file_bytes = file.metadata().map_err(io)?.len();
-    let mut prefix = [0u8; 8];
-    file.read_exact(&mut prefix).map_err(|_| bad(format!("only {file_bytes} bytes long")))?;
-    let header_bytes = u64::from_le_bytes(prefix);
-    if header_bytes > HEADER_BYTES_MAX || header_bytes.saturating_add(8) > file_bytes {
-        return Err(bad(format!("header of {header_bytes} bytes in a file of {file_bytes}")));
+fn cast_bytes(tensor: &TensorHeader, dtype: Option<Dtype>) -> u64 {
+    use safetensors::Dtype::{BF16, F16, F32};
+    match dtype.filter(|_| matches!(tensor.dtype, F32 | F16 | BF16)) {
+        Some(Dtype::Float32) => tensor.values.saturating_mul(4),
+        Some(_) => tensor.values.saturating_mul(2),
+        None => tensor.bytes,
     }
-    let mut header = Vec::new();
-    file.take(header_bytes).read_to_end(&mut header).map_err(io)?;
-    // Parsing checks the tensors' ranges against each other and against their shapes.
-    let metadata: Metadata =
-        serde_json::from_slice(&header).map_err(|error| bad(error.to_string()))?;
-    let expected = 8 + header_bytes + metadata.data_len() as u64;
-    if expected == file_bytes {
-        return Ok(metadata);
-    }
-    Err(bad(format!("{file_bytes} bytes long, but its header describes {expected}"))
-        .with_hint("the download was cut short or the file was changed: fetch it again"))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::shards::{INDEX_FILE, SINGLE_FILE};
     use super::*;
 
     fn write_checkpoint(directory: &Path) -> PathBuf {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Decoding, Family, Model, ModelConfig, nn};
+use super::{Decoding, Family, Model, ModelConfig, reach};
 use crate::cache::{KvProfile, KvScheme};
 use crate::error::{Code, Error, Result};
 use crate::mlx::{BackEnd, Dtype, ReadProgress, Weights, WeightsReading, estimate_bytes};
@@ -117,7 +117,7 @@ impl Loading {
         let family_reason = family.serial_reason.map(str::to_owned);
         let loaded = Loaded {
             weights_bytes: reading.total_bytes(),
-            context_tokens: nn::context_tokens(&config)?.unsigned_abs() as usize,
+            context_tokens: reach::context_tokens(&config)?.unsigned_abs() as usize,
             vocabulary: config.count("vocab_size")?.unsigned_abs() as usize,
             hidden_size: config.count("hidden_size")?.unsigned_abs() as usize,
             serial_because: family_reason.or_else(|| model.new_caches().serial_because()),

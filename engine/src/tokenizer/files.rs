@@ -78,6 +78,13 @@ impl ModelFiles {
 
     /// The chat template, compiled.
     pub(super) fn chat_template(&self) -> Result<Option<ChatTemplate>> {
+        let Some((path, sources)) = self.template_sources()? else { return Ok(None) };
+        let compiled = ChatTemplate::compile(&sources, self.special_tokens());
+        compiled.map(Some).map_err(|error| error.while_doing(reading(&path)))
+    }
+
+    /// The chat template as it is written, and the file that it is in.
+    fn template_sources(&self) -> Result<Option<(PathBuf, TemplateSources)>> {
         let in_config = |config: &Map<String, Value>| config.get("chat_template").cloned();
         let candidates = [
             ("chat_template.jinja", self.template_source.clone().map(Value::String)),
@@ -89,12 +96,14 @@ impl ModelFiles {
             return Ok(None);
         };
         let path = self.dir.join(file);
-        let Some(sources) = template_sources(&value) else {
-            let reason = "`chat_template` is neither a string nor a list of names and templates";
-            return Err(unreadable(&path, reason));
-        };
-        let compiled = ChatTemplate::compile(&sources, self.special_tokens());
-        compiled.map(Some).map_err(|error| error.while_doing(reading(&path)))
+        match template_sources(&value) {
+            Some(sources) => Ok(Some((path, sources))),
+            None => {
+                let reason =
+                    "`chat_template` is neither a string nor a list of names and templates";
+                Err(unreadable(&path, reason))
+            }
+        }
     }
 
     /// `tool_parser_type`, which mlx-lm's conversions write.
@@ -113,6 +122,28 @@ impl ModelFiles {
             let reason = format!("`eos_token_id` is `{value}`, which is not a token id");
             unreadable(&self.dir.join(file), reason)
         })
+    }
+}
+
+/// What the files of a model directory say of its chats, without its tokenizer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChatFiles {
+    /// The chat template's source, that of requests without tools where there are two.
+    pub template: Option<String>,
+    /// The name of the tool calls' format, where the files state one.
+    pub tool_parser: Option<String>,
+}
+
+impl ChatFiles {
+    /// Reads the small files of the model in `dir`.
+    ///
+    /// # Errors
+    /// `BadModel`, naming the file, when one is corrupt.
+    pub fn read(dir: &Path) -> Result<Self> {
+        let files = ModelFiles::read(dir)?;
+        let sources = files.template_sources()?;
+        let template = sources.map(|(_, sources)| sources.default);
+        Ok(Self { template, tool_parser: files.tool_parser() })
     }
 }
 

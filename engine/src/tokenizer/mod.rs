@@ -26,6 +26,7 @@ use crate::error::{Code, Error, Result};
 pub use chat::{ChatOptions, ChatTemplate};
 pub use control::ControlTokens;
 pub use detokenizer::Detokenizer;
+pub use files::ChatFiles;
 
 use files::ModelFiles;
 use pieces::Pieces;

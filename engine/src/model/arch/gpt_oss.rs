@@ -80,12 +80,16 @@ fn unfold(weights: &mut Weights, path: &str) -> Result<()> {
     }
     let parts = [("blocks", "weight"), ("scales", "scales"), ("bias", "bias")];
     for (stored, part) in parts {
-        if let Some(down) = weights.take_optional(&format!("{path}.down_proj_{stored}")) {
+        let name = format!("{path}.down_proj_{stored}");
+        if weights.contains(&name) {
+            let down = weights.detach(&name)?;
             weights.put(format!("{path}.down_proj.{part}"), values(down, stored)?);
         }
         let name = format!("{path}.gate_up_proj_{stored}");
-        let Some(both) = weights.take_optional(&name) else { continue };
-        let both = values(both, stored)?;
+        if !weights.contains(&name) {
+            continue;
+        }
+        let both = values(weights.detach(&name)?, stored)?;
         for (first, target) in [(0, "gate_proj"), (1, "up_proj")] {
             let rows = every_other_row(&both, first, &name)?;
             ops::evaluate([&rows])?;

@@ -43,6 +43,7 @@ pub use mlp::{Activation, Gating, Mlp};
 pub use norm::{NormWeights, RmsNorm};
 pub use prediction::PredictionLayer;
 pub use query_scale::QueryScale;
-pub use rope::{BASE_DEFAULT, Rope, RopeOptions, context_tokens, kind as rope_kind};
+pub(crate) use rope::kind as rope_kind;
+pub use rope::{BASE_DEFAULT, Rope, RopeOptions};
 pub use router::{Choice, Router, RouterSpec, Routing, SigmoidRouting};
 pub use spec::{DecoderSpec, HeadSource, LayerSpec, NormPlacement};

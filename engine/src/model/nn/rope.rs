@@ -17,6 +17,9 @@ use crate::error::{Code, Error, Result};
 use crate::mlx::Array;
 use crate::mlx::ops::{self, RopeFrequencies, RopeSpec};
 use crate::model::ModelConfig;
+use crate::model::reach::positive;
+
+pub(crate) use crate::model::reach::kind;
 
 /// The base of most configs that name none.
 pub const BASE_DEFAULT: f64 = 10_000.0;
@@ -220,42 +223,6 @@ const KINDS: [&str; 9] = [
     "mrope",
 ];
 
-/// The kind that `scaling` names.
-///
-/// # Errors
-/// `BadModel` when its name is no string.
-pub fn kind(scaling: &ModelConfig) -> Result<&str> {
-    for name in ["type", "rope_type"] {
-        if let Some(value) = scaling.get(name) {
-            return value.as_str().ok_or_else(|| scaling.wrong(name, value));
-        }
-    }
-    Ok("default")
-}
-
-/// Tokens that the positions of `config` reach: those of training, and with a dynamic base `factor`
-/// times as many.
-///
-/// # Errors
-/// `BadModel` when a field is missing or of another kind.
-pub fn context_tokens(config: &ModelConfig) -> Result<i32> {
-    let trained = config.count("max_position_embeddings")?;
-    match config.section("rope_scaling")?.or(config.section("rope_parameters")?) {
-        Some(scaling) if kind(&scaling)? == "dynamic" => {
-            Ok((f64::from(trained) * positive(&scaling, "factor")?) as i32)
-        }
-        _ => Ok(trained),
-    }
-}
-
-fn positive(scaling: &ModelConfig, name: &str) -> Result<f64> {
-    let number = scaling.precise_number(name)?;
-    match number > 0.0 {
-        true => Ok(number),
-        false => Err(scaling.wrong(name, &number.into())),
-    }
-}
-
 fn turn(x: &Array, spec: &RopeSpec, offset: &Offset) -> Result<Array> {
     match offset {
         Offset::Shared(offset) => ops::rope(x, spec, *offset),
@@ -321,17 +288,6 @@ mod tests {
             assert_eq!(error.code(), Code::BadModel);
             assert!(error.message().contains(named), "{scaling}: {error}");
         }
-    }
-
-    #[test]
-    fn a_dynamic_base_reaches_further_than_training() {
-        let of = |scaling: &Value| {
-            let fields = json!({ "max_position_embeddings": 64, "rope_scaling": scaling });
-            context_tokens(&ModelConfig::from_fields(fields.as_object().unwrap().clone()))
-        };
-        assert_eq!(of(&json!({ "type": "dynamic", "factor": 2.5 })).unwrap(), 160);
-        assert_eq!(of(&json!({ "type": "linear", "factor": 2.5 })).unwrap(), 64);
-        assert_eq!(of(&Value::Null).unwrap(), 64);
     }
 
     #[test]

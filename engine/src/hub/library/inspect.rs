@@ -1,0 +1,249 @@
+//! What a directory holds: a ready model, or what keeps it from being one.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+use serde::de::IgnoredAny;
+
+use super::candidates::{Candidate, is_weights};
+use super::entry::{Capabilities, Entry, Facts, Origin, State};
+use super::stamp::Stamp;
+use crate::error::{Code, Error, Result};
+use crate::hub::manifest::Manifest;
+use crate::mlx::shards::{self, INDEX_FILE, SINGLE_FILE, ShardFault};
+use crate::model::outline::{Outline, WeightPacking, WeightTally};
+use crate::model::ModelConfig;
+use crate::output::AnswerFormat;
+use crate::tokenizer::ChatFiles;
+
+const CONFIG: &str = "config.json";
+const TOKENIZER: &str = "tokenizer.json";
+/// Files of which one makes a directory an embedding model's.
+const EMBEDDING_FILES: [&str; 2] = ["modules.json", "config_sentence_transformers.json"];
+/// Ends of the names of weights that are not read.
+const FOREIGN_WEIGHTS: [&str; 5] = [".bin", ".pt", ".pth", ".gguf", ".npz"];
+/// Small JSON files, which are read whole.
+const SMALL_FILES: [&str; 3] = [CONFIG, INDEX_FILE, "tokenizer_config.json"];
+/// Bytes of a small JSON file at most.
+const SMALL_BYTES_MAX: u64 = 32 << 20;
+/// Bytes at the end of a tokenizer's file that tell whether it was cut.
+const TAIL_BYTES: u64 = 64;
+
+/// The model in `directory`, which lies in none of the places.
+///
+/// # Errors
+/// `BadModel` when there is no such directory, or nothing of a model in it.
+pub fn inspect(directory: &Path) -> Result<Entry> {
+    let no_model = || {
+        let message = format!("no model at {}", super::shown(&directory.to_owned()));
+        Error::new(Code::BadModel, message)
+            .with_hint("expected a directory with config.json, tokenizer.json and safetensors")
+    };
+    let path = directory.canonicalize().map_err(|_| no_model())?;
+    let id = path.file_name().map_or("model".into(), |name| name.to_string_lossy());
+    let candidate = Candidate {
+        id: id.into_owned(),
+        directory: directory.to_owned(),
+        origin: Origin::Own,
+        commit: None,
+    };
+    let stamp = Stamp::of(directory).ok_or_else(no_model)?;
+    entry(&candidate, &stamp).ok_or_else(no_model)
+}
+
+/// The entry at a candidate with this stamp; `None` where there is nothing of a model.
+pub(super) fn entry(candidate: &Candidate, stamp: &Stamp) -> Option<Entry> {
+    let names: Vec<&str> = stamp.files.iter().map(|file| file.name.as_str()).collect();
+    if !names.iter().any(|name| *name == CONFIG || is_weights(name)) {
+        return None;
+    }
+    let (state, facts) = match read_facts(&candidate.directory) {
+        Ok(facts) => (State::Ready, Some(facts)),
+        Err(state) => (state, None),
+    };
+    let state = match missing(&candidate.directory, stamp) {
+        Err(damage) => State::Damaged(damage),
+        Ok(missing) if missing.is_empty() => state,
+        Ok(missing) => match (foreign_weights(stamp), state) {
+            // What is not run need not be whole.
+            (_, state @ State::Unsupported(_)) => state,
+            (Some(reason), _) => State::Unsupported(reason),
+            (None, _) => State::Incomplete(missing),
+        },
+    };
+    Some(Entry {
+        id: candidate.id.clone(),
+        directory: candidate.directory.clone(),
+        origin: candidate.origin,
+        commit: candidate.commit.clone(),
+        disk_bytes: stamp.bytes(),
+        state,
+        facts,
+    })
+}
+
+/// The weights that there are instead of safetensors, where there are none of these.
+fn foreign_weights(stamp: &Stamp) -> Option<String> {
+    let names = || stamp.files.iter().map(|file| file.name.as_str());
+    if names().any(is_weights) {
+        return None;
+    }
+    let foreign = names().find(|name| FOREIGN_WEIGHTS.iter().any(|end| name.ends_with(end)))?;
+    Some(format!("its weights are no safetensors but `{foreign}`"))
+}
+
+/// Files that are missing or cut short.
+///
+/// # Errors
+/// What is wrong with a file that says which there should be.
+fn missing(directory: &Path, stamp: &Stamp) -> std::result::Result<Vec<String>, String> {
+    let mut missing: Vec<String> = stamp.dangling().map(str::to_owned).collect();
+    for name in [CONFIG, TOKENIZER] {
+        if stamp.file(name).is_none() {
+            missing.push(name.to_owned());
+        }
+    }
+    missing.extend(missing_shards(directory, stamp)?);
+    missing.extend(cut_by_manifest(directory, stamp)?);
+    if stamp.file(TOKENIZER).is_some() && !is_whole_json(&directory.join(TOKENIZER)) {
+        missing.push(format!("{TOKENIZER} (cut short)"));
+    }
+    missing.sort();
+    missing.dedup();
+    Ok(missing)
+}
+
+/// Shards that are missing or shorter than their headers say.
+fn missing_shards(directory: &Path, stamp: &Stamp) -> std::result::Result<Vec<String>, String> {
+    if stamp.file(INDEX_FILE).is_none() && stamp.file(SINGLE_FILE).is_none() {
+        let sharded = stamp.files.iter().any(|file| is_weights(&file.name));
+        return Ok(vec![if sharded { INDEX_FILE } else { SINGLE_FILE }.to_owned()]);
+    }
+    let mut missing = Vec::new();
+    for name in shards::shard_names(directory).map_err(|error| error.message().to_owned())? {
+        if stamp.file(&name).is_none() {
+            missing.push(name);
+        } else {
+            match shards::read_header(&directory.join(&name)) {
+                Ok(_) => {}
+                Err(ShardFault::Short { .. }) => missing.push(format!("{name} (cut short)")),
+                Err(fault) => return Err(fault.of(&directory.join(&name)).message().to_owned()),
+            }
+        }
+    }
+    Ok(missing)
+}
+
+/// Files of a download of ours that are gone or of another length than the manifest says.
+fn cut_by_manifest(directory: &Path, stamp: &Stamp) -> std::result::Result<Vec<String>, String> {
+    let manifest = Manifest::read(directory).map_err(|error| error.to_string())?;
+    let files = manifest.iter().flat_map(|manifest| &manifest.files);
+    let cut = files.filter_map(|file| {
+        let name = file.path.as_str();
+        let bytes = match name.contains('/') {
+            true => std::fs::metadata(directory.join(name)).ok().map(|it| it.len()),
+            false => stamp.file(name).map(|content| content.bytes),
+        };
+        match bytes {
+            None => Some(name.to_owned()),
+            Some(bytes) if bytes < file.bytes => Some(format!("{name} (cut short)")),
+            Some(_) => None,
+        }
+    });
+    Ok(cut.collect())
+}
+
+/// Whether a JSON object of many megabytes ends where it should. Files as tokenizers writes them end in two
+/// brackets, or in one at the beginning of a line; any other is read whole.
+fn is_whole_json(path: &Path) -> bool {
+    let looks_whole = || -> std::io::Result<bool> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        let mut head = [0u8; 2];
+        file.read_exact(&mut head)?;
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+        let mut tail = Vec::new();
+        file.read_to_end(&mut tail)?;
+        let tail = tail.trim_ascii_end();
+        Ok(match &head {
+            b"{\n" => tail.ends_with(b"\n}"),
+            _ => tail.ends_with(b"}}") || tail.ends_with(b"]}"),
+        })
+    };
+    let parses = || {
+        let file = std::fs::read(path).ok()?;
+        serde_json::from_slice::<IgnoredAny>(&file).ok()
+    };
+    looks_whole().unwrap_or(false) || parses().is_some()
+}
+
+/// What the files of the model in `directory` say.
+///
+/// # Errors
+/// Why they cannot be served. Files that are missing are told as damage: see [`entry`] for what is.
+pub fn read_facts(directory: &Path) -> std::result::Result<Facts, State> {
+    let damaged = |error: Error| State::Damaged(error.message().to_owned());
+    check_small(directory)?;
+    let outline = read_outline(directory)?;
+    let files = shards::shard_files(directory).map_err(damaged)?;
+    let mut headers = Vec::with_capacity(files.len());
+    for file in &files {
+        headers.push(shards::read_header(file).map_err(|fault| damaged(fault.of(file)))?);
+    }
+    let weights = WeightTally::of(&outline, headers.iter().flatten());
+    let capabilities = capabilities(directory).map_err(damaged)?;
+    match capabilities.embeds && !outline.embeds() {
+        true => {
+            let model_type = outline.model_type();
+            let reason = format!("embedding models of type `{model_type}` are not supported");
+            Err(State::Unsupported(reason))
+        }
+        false => Ok(Facts { outline, weights, capabilities }),
+    }
+}
+
+fn check_small(directory: &Path) -> std::result::Result<(), State> {
+    let large = SMALL_FILES.iter().find(|name| {
+        std::fs::metadata(directory.join(name)).is_ok_and(|file| file.len() > SMALL_BYTES_MAX)
+    });
+    match large {
+        None => Ok(()),
+        Some(name) => {
+            Err(State::Damaged(format!("`{name}` is larger than {SMALL_BYTES_MAX} bytes")))
+        }
+    }
+}
+
+/// The outline of the model in `directory`.
+fn read_outline(directory: &Path) -> std::result::Result<Outline, State> {
+    let damaged = |error: Error| State::Damaged(error.message().to_owned());
+    let config = ModelConfig::read(directory).map_err(damaged)?;
+    let model_type = config.model_type().map_err(damaged)?;
+    if !Outline::model_types().any(|known| known == model_type) {
+        let reason = format!("model type `{}` is not supported", model_type.escape_debug());
+        return Err(State::Unsupported(reason));
+    }
+    let text = config.clone().text_part().map_err(damaged)?;
+    WeightPacking::of_config(&text)
+        .map_err(|error| State::Unsupported(error.message().to_owned()))?;
+    Outline::of_config(&config).map_err(damaged)
+}
+
+/// What a model can do, told from its small files.
+fn capabilities(directory: &Path) -> Result<Capabilities> {
+    let files = ChatFiles::read(directory)?;
+    // Its tokens are not known here: a format that only they tell is told when the model is loaded.
+    let format = AnswerFormat::detect(files.template.as_deref().unwrap_or(""), |_| false);
+    let format = match &files.tool_parser {
+        Some(name) => format.with_tool_parser(name),
+        None => format,
+    };
+    let embeds = EMBEDDING_FILES.iter().any(|name| directory.join(name).is_file());
+    Ok(Capabilities {
+        chats: files.template.is_some() && !embeds,
+        tools: format.tools.is_some() && !embeds,
+        reasons: (format.reasoning.is_some() || format.messages.is_some()) && !embeds,
+        embeds,
+    })
+}

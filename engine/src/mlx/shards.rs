@@ -1,0 +1,316 @@
+//! Safetensors files without their data: which ones a checkpoint has, and what their headers say. No arrays.
+//!
+//! A header is checked against its file's size, its tensors' ranges against each other and against their shapes.
+//! Nothing but the header is read, and no more of that than the file has.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use crate::error::{Code, Error, Result};
+
+/// Names the shards of a checkpoint that has several.
+pub const INDEX_FILE: &str = "model.safetensors.index.json";
+/// The weights of a checkpoint that has one file.
+pub const SINGLE_FILE: &str = "model.safetensors";
+
+/// What the format allows (safetensors 0.8.0).
+const HEADER_BYTES_MAX: u64 = 100_000_000;
+
+/// Where writers keep notes among the tensors.
+const NOTES: &str = "__metadata__";
+
+/// A tensor as its file's header describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorHeader {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub dtype: Dtype,
+    /// How many numbers it has.
+    pub values: u64,
+    /// Its bytes in the file.
+    pub bytes: u64,
+}
+
+/// Why a file is no whole safetensors file.
+#[derive(Debug)]
+pub enum ShardFault {
+    /// It cannot be read.
+    Unreadable(std::io::Error),
+    /// It is shorter than its beginning says.
+    Short {
+        /// Bytes that it has.
+        file_bytes: u64,
+        /// Bytes that it says it has, as far as is known.
+        expected_bytes: u64,
+    },
+    /// Its beginning is none of a safetensors file, or describes less than there is.
+    Damaged(String),
+}
+
+impl ShardFault {
+    /// The error of loading `path`.
+    pub fn of(self, path: &Path) -> Error {
+        let bad = |what: &str| {
+            Error::new(Code::BadModel, format!("failed to load `{}`: {what}", path.display()))
+        };
+        const CUT: &str = "the download was cut short or the file was changed: fetch it again";
+        match self {
+            Self::Unreadable(error) => bad(&error.to_string()),
+            Self::Damaged(what) => bad(&what).with_hint(CUT),
+            Self::Short { file_bytes, expected_bytes } => bad(&format!(
+                "{file_bytes} bytes long, but its header describes {expected_bytes}"
+            ))
+            .with_hint(CUT),
+        }
+    }
+}
+
+/// Reads the header of the safetensors file at `path`: its first 8 bytes and as many as those say. The
+/// tensors come in the order of their bytes.
+///
+/// # Errors
+/// What is wrong with the file.
+pub fn read_header(path: &Path) -> std::result::Result<Vec<TensorHeader>, ShardFault> {
+    let mut file = File::open(path).map_err(ShardFault::Unreadable)?;
+    let file_bytes = file.metadata().map_err(ShardFault::Unreadable)?.len();
+    let short = |expected_bytes| ShardFault::Short { file_bytes, expected_bytes };
+    let mut prefix = [0u8; 8];
+    file.read_exact(&mut prefix).map_err(|_| short(8))?;
+    let header_bytes = u64::from_le_bytes(prefix);
+    if header_bytes > HEADER_BYTES_MAX {
+        let what = format!("header of {header_bytes} bytes in a file of {file_bytes}");
+        return Err(ShardFault::Damaged(what));
+    }
+    if header_bytes + 8 > file_bytes {
+        return Err(short(header_bytes + 8));
+    }
+    let mut header = Vec::with_capacity(header_bytes as usize);
+    file.take(header_bytes).read_to_end(&mut header).map_err(ShardFault::Unreadable)?;
+    let (tensors, data_bytes) = parse_header(&header).map_err(ShardFault::Damaged)?;
+    let expected_bytes = (8 + header_bytes).saturating_add(data_bytes);
+    match expected_bytes.cmp(&file_bytes) {
+        std::cmp::Ordering::Equal => Ok(tensors),
+        std::cmp::Ordering::Greater => Err(short(expected_bytes)),
+        std::cmp::Ordering::Less => Err(ShardFault::Damaged(format!(
+            "{file_bytes} bytes long, but its header describes {expected_bytes}"
+        ))),
+    }
+}
+
+/// The tensors of a header, and the bytes of all.
+fn parse_header(header: &[u8]) -> std::result::Result<(Vec<TensorHeader>, u64), String> {
+    let Entries(mut entries) =
+        serde_json::from_slice(header).map_err(|error| error.to_string())?;
+    entries.sort_by_key(|(_, info)| info.data_offsets);
+    let tensors = entries.iter().map(|(name, info)| described(name, info)).collect();
+    // The library's own check: ranges touch, fit their shapes, and no name is there twice.
+    let names = entries.len();
+    let metadata = Metadata::new(None, entries).map_err(|error| error.to_string())?;
+    match metadata.offset_keys().len() == names {
+        true => Ok((tensors, metadata.data_len() as u64)),
+        false => Err("a tensor is there twice".to_owned()),
+    }
+}
+
+fn described(name: &str, info: &TensorInfo) -> TensorHeader {
+    let sides = info.shape.iter().map(|side| *side as u64);
+    let (start, end) = info.data_offsets;
+    TensorHeader {
+        name: name.to_owned(),
+        dtype: info.dtype,
+        values: sides.fold(1, u64::saturating_mul),
+        bytes: (end as u64).saturating_sub(start as u64),
+    }
+}
+
+/// The tensors of a header in its order, without its notes.
+struct Entries(Vec<(String, TensorInfo)>);
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        deserializer.deserialize_map(EntriesVisitor)
+    }
+}
+
+/// Reads entry by entry: the library's own reader keeps all of them as JSON first, which takes thrice as long.
+struct EntriesVisitor;
+
+impl<'de> Visitor<'de> for EntriesVisitor {
+    type Value = Entries;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Entries, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(name) = map.next_key::<String>()? {
+            match name == NOTES {
+                true => drop(map.next_value::<IgnoredAny>()?),
+                false => entries.push((name, map.next_value()?)),
+            }
+        }
+        Ok(Entries(entries))
+    }
+}
+
+/// The files of weights of the checkpoint in `directory`, in the order of their names.
+///
+/// # Errors
+/// `BadModel` when there are none, or one that the index names is missing.
+pub fn shard_files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let path = |name: String| {
+        let path = directory.join(&name);
+        match path.is_file() {
+            true => Ok(path),
+            false => {
+                let index = directory.join(INDEX_FILE);
+                let message = format!("`{}`: shard `{name}` is missing", index.display());
+                Err(Error::new(Code::BadModel, message))
+            }
+        }
+    };
+    shard_names(directory)?.into_iter().map(path).collect()
+}
+
+/// The names of these files, whether they are there or not.
+///
+/// # Errors
+/// `BadModel` when there is neither an index nor a single file, or when the index names something else than a
+/// file beside it.
+pub fn shard_names(directory: &Path) -> Result<Vec<String>> {
+    let index = directory.join(INDEX_FILE);
+    if index.is_file() {
+        let bad = |what| Error::new(Code::BadModel, format!("`{}`: {what}", index.display()));
+        return indexed_names(&index).map_err(bad);
+    }
+    if directory.join(SINGLE_FILE).is_file() {
+        return Ok(vec![SINGLE_FILE.to_owned()]);
+    }
+    Err(Error::new(Code::BadModel, format!("no weights in `{}`", directory.display()))
+        .with_hint(format!("expected `{SINGLE_FILE}` or `{INDEX_FILE}` with its shards")))
+}
+
+fn indexed_names(index: &Path) -> std::result::Result<Vec<String>, String> {
+    let text = std::fs::read_to_string(index).map_err(|error| error.to_string())?;
+    let json: serde_json::Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let map = json.get("weight_map").and_then(|map| map.as_object());
+    let map = map.ok_or("has no `weight_map` object")?;
+    let names: BTreeSet<&str> = map.values().filter_map(|name| name.as_str()).collect();
+    match names.iter().find(|name| name.contains(['/', '\\']) || **name == "..") {
+        Some(name) => Err(format!("shard name `{name}` leaves the directory")),
+        None => Ok(names.into_iter().map(str::to_owned).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn parse(header: &Value) -> std::result::Result<(Vec<TensorHeader>, u64), String> {
+        parse_header(header.to_string().as_bytes())
+    }
+
+    fn tensor(dtype: &str, shape: &[u64], range: [u64; 2]) -> Value {
+        json!({ "dtype": dtype, "shape": shape, "data_offsets": range })
+    }
+
+    #[test]
+    fn tensors_come_in_the_order_of_their_bytes_and_notes_are_left_out() {
+        let header = json!({
+            "__metadata__": { "format": "mlx" },
+            "b": tensor("BF16", &[2, 3], [4, 16]),
+            "a": tensor("U32", &[1], [0, 4]),
+        });
+        let (tensors, bytes) = parse(&header).unwrap();
+        let seen: Vec<_> =
+            tensors.iter().map(|it| (it.name.as_str(), it.values, it.bytes)).collect();
+        assert_eq!((seen, bytes), (vec![("a", 1, 4), ("b", 6, 12)], 16));
+    }
+
+    #[test]
+    fn headers_that_cannot_be_are_damage() {
+        let huge = u64::MAX / 2;
+        for header in [
+            json!([]),
+            json!({ "a": tensor("F32", &[2], [0, 4]) }),
+            json!({ "a": tensor("F32", &[huge, huge], [0, 4]) }),
+            json!({ "a": tensor("F32", &[1], [4, 8]) }),
+            json!({ "a": tensor("F32", &[1], [4, 0]) }),
+            json!({ "a": tensor("F32", &[1], [0, 4]), "b": tensor("F32", &[2], [0, 8]) }),
+            json!({ "a": tensor("F31", &[1], [0, 4]) }),
+            json!({ "a": { "dtype": "F32", "shape": [-1], "data_offsets": [0, 4] } }),
+            json!({ "a": 3 }),
+        ] {
+            assert!(parse(&header).is_err(), "{header}");
+        }
+        let entry = tensor("F32", &[0], [0, 0]);
+        let twice = format!("{{\"a\":{entry},\"a\":{entry}}}");
+        assert!(parse_header(twice.as_bytes()).is_err());
+        assert!(parse_header(b"{\"\xff\":{}}").is_err());
+    }
+
+    /// A whole file with one tensor.
+    fn file() -> Vec<u8> {
+        let header = json!({ "weight": tensor("F32", &[2], [0, 8]) }).to_string();
+        let length = (header.len() as u64).to_le_bytes();
+        [&length[..], header.as_bytes(), &[0; 8]].concat()
+    }
+
+    fn read(bytes: &[u8]) -> std::result::Result<Vec<TensorHeader>, ShardFault> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        read_header(file.path())
+    }
+
+    #[test]
+    fn what_is_cut_short_is_told_from_what_is_damaged() {
+        let whole = file();
+        assert_eq!(read(&whole).unwrap().len(), 1);
+        for length in 0..whole.len() {
+            let fault = read(&whole[..length]).unwrap_err();
+            assert!(matches!(fault, ShardFault::Short { .. }), "{length}: {fault:?}");
+        }
+        let longer = [&whole[..], &[0]].concat();
+        assert!(matches!(read(&longer).unwrap_err(), ShardFault::Damaged(_)));
+        let huge = [&u64::MAX.to_le_bytes()[..], &whole[8..]].concat();
+        assert!(matches!(read(&huge).unwrap_err(), ShardFault::Damaged(_)));
+        let missing = read_header(Path::new("/no such file")).unwrap_err();
+        assert!(matches!(missing, ShardFault::Unreadable(_)));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// Any bytes, and whole files with some bytes changed, are tensors within the file or a fault.
+        #[test]
+        fn any_bytes_are_tensors_of_the_file_or_a_fault(
+            changes in prop::collection::vec((0usize..96, any::<u8>()), 0..6),
+            cut in 0usize..100,
+        ) {
+            let mut bytes = file();
+            for (place, value) in changes {
+                if let Some(byte) = bytes.get_mut(place) {
+                    *byte = value;
+                }
+            }
+            bytes.truncate(cut.max(1));
+            if let Ok(tensors) = read(&bytes) {
+                let held: u64 = tensors.iter().map(|tensor| tensor.bytes).sum();
+                prop_assert!(held <= bytes.len() as u64);
+            }
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Which tensors of a checkpoint a model runs, and what they take in memory.
+
+use safetensors::Dtype;
+
+use super::{Outline, families};
+use crate::mlx::shards::TensorHeader;
+use crate::model::ModelConfig;
+
+/// A floating-point type that a model may compute in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FloatType {
+    /// 32 bits.
+    F32,
+    /// bfloat16.
+    Bf16,
+    /// 16 bits.
+    F16,
+}
+
+impl FloatType {
+    /// Bytes of a number.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 | Self::F16 => 2,
+        }
+    }
+
+    /// The name that the command line has for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+        }
+    }
+}
+
+/// Tensors together: bytes that stay whatever the model computes in, and numbers that are cast to that.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Weighed {
+    /// Of packed matrices, and of the few tensors that keep their type.
+    pub fixed_bytes: u64,
+    /// Floating-point numbers that are cast.
+    pub float_values: u64,
+}
+
+impl Weighed {
+    /// Bytes where a number that is computed takes `value_bytes`.
+    pub fn bytes(&self, value_bytes: u64) -> u64 {
+        self.fixed_bytes.saturating_add(self.float_values.saturating_mul(value_bytes))
+    }
+
+    fn add(&mut self, tensor: &TensorHeader) {
+        match is_cast(tensor) {
+            true => self.float_values = self.float_values.saturating_add(tensor.values),
+            false => self.fixed_bytes = self.fixed_bytes.saturating_add(tensor.bytes),
+        }
+    }
+}
+
+/// What the tensors that a model runs come to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WeightTally {
+    /// All of them.
+    pub all: Weighed,
+    /// Those of which a step reads a few rows: tables that are not the head too.
+    pub gathered: Weighed,
+    /// Those of experts, of which a token goes through a few.
+    pub experts: Weighed,
+    /// Numbers that were trained.
+    pub parameters: u64,
+    /// The type of the largest floating-point tensor.
+    pub float_type: Option<FloatType>,
+}
+
+impl WeightTally {
+    /// What the tensors of a checkpoint come to that the model of `outline` runs.
+    pub fn of<'a>(outline: &Outline, tensors: impl Iterator<Item = &'a TensorHeader>) -> Self {
+        let mut tally = Self::default();
+        let (mut table, mut own_head, mut largest) = (Weighed::default(), false, 0);
+        for tensor in tensors.filter(|tensor| outline.uses(&tensor.name)) {
+            tally.all.add(tensor);
+            tally.parameters = tally.parameters.saturating_add(trained(outline, tensor));
+            match part_of(&tensor.name) {
+                Part::Experts => tally.experts.add(tensor),
+                Part::LayerTable => tally.gathered.add(tensor),
+                Part::Table => table.add(tensor),
+                Part::Head => own_head = true,
+                Part::Other => {}
+            }
+            if let Some(float_type) = float_type(tensor.dtype).filter(|_| tensor.values > largest) {
+                (tally.float_type, largest) = (Some(float_type), tensor.values);
+            }
+        }
+        if own_head {
+            tally.gathered.fixed_bytes += table.fixed_bytes;
+            tally.gathered.float_values += table.float_values;
+        }
+        tally
+    }
+}
+
+/// What a tensor is part of, as far as it matters for what a step reads.
+enum Part {
+    Experts,
+    Table,
+    /// The table of inputs that every layer has of its own.
+    LayerTable,
+    Head,
+    Other,
+}
+
+fn part_of(name: &str) -> Part {
+    if name.contains("embed_tokens_per_layer") {
+        Part::LayerTable
+    } else if name.contains("embed_tokens.") {
+        Part::Table
+    } else if name.contains("lm_head.") {
+        Part::Head
+    } else if name.contains(".experts.") || name.contains("switch_mlp.") {
+        Part::Experts
+    } else {
+        Part::Other
+    }
+}
+
+/// Ends of the names of tensors that keep their type when others are cast, as the loader has them.
+const KEPT_TYPES: [&str; 2] = ["A_log", "e_score_correction_bias"];
+
+fn is_cast(tensor: &TensorHeader) -> bool {
+    let float = matches!(tensor.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16);
+    float && !KEPT_TYPES.iter().any(|end| tensor.name.ends_with(end))
+}
+
+fn float_type(dtype: Dtype) -> Option<FloatType> {
+    match dtype {
+        Dtype::F32 | Dtype::F64 => Some(FloatType::F32),
+        Dtype::BF16 => Some(FloatType::Bf16),
+        Dtype::F16 => Some(FloatType::F16),
+        _ => None,
+    }
+}
+
+/// Numbers that a tensor stands for: packed ones are counted, their scales are not.
+fn trained(outline: &Outline, tensor: &TensorHeader) -> u64 {
+    const SCALES: [&str; 3] = [".scales", ".biases", "_scales"];
+    if SCALES.iter().any(|end| tensor.name.ends_with(end)) {
+        return 0;
+    }
+    match (&outline.packing, tensor.name.strip_suffix(".weight"), tensor.dtype) {
+        (Some(packing), Some(path), Dtype::U32) => {
+            tensor.bytes.saturating_mul(8) / packing.bits_of(&outline.config, path).max(1)
+        }
+        (Some(packing), _, Dtype::U8) => tensor.bytes.saturating_mul(8) / packing.bits.max(1),
+        _ => tensor.values,
+    }
+}
+
+/// What makes the logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Head {
+    /// The embedding's table, whatever else the checkpoint holds.
+    Embedding,
+    /// `lm_head`.
+    Own,
+    /// `lm_head` where there is one.
+    OwnIfPresent,
+    /// As `tie_word_embeddings` says, else as this does.
+    TiedByDefault(bool),
+}
+
+/// Whether a family runs a tensor of that name, given the text part of the config.
+pub(super) type Rule = fn(&ModelConfig, &str) -> bool;
+
+/// Tables that old checkpoints hold and every model computes itself.
+const COMPUTED: &str = "rotary_emb.inv_freq";
+
+pub(super) fn is_used(outline: &Outline, name: &str) -> bool {
+    let is_head = name.starts_with("lm_head.") || name.starts_with("language_model.lm_head.");
+    let drops_head = match outline.family.head {
+        Head::Embedding => true,
+        Head::Own | Head::OwnIfPresent => false,
+        Head::TiedByDefault(default) => {
+            outline.config.flag("tie_word_embeddings", default).unwrap_or(default)
+        }
+    };
+    let dropped = name.ends_with(COMPUTED) || (is_head && drops_head);
+    !dropped && (outline.family.uses)(&outline.config, name)
+}
+
+/// Every tensor.
+pub(super) fn all(_: &ModelConfig, _: &str) -> bool {
+    true
+}
+
+/// No towers, no tables and ranges, no keys and values of layers that attend to another's.
+pub(super) fn of_gemma4(config: &ModelConfig, name: &str) -> bool {
+    const TOWERS: [&str; 6] = [
+        "vision_tower",
+        "multi_modal_projector",
+        "audio_tower",
+        "embed_audio",
+        "embed_vision",
+        "vision_embedder",
+    ];
+    const IDLE: [&str; 5] =
+        ["self_attn.rotary_emb", "input_max", "input_min", "output_max", "output_min"];
+    const KEYS: [&str; 3] = [".self_attn.k_proj", ".self_attn.v_proj", ".self_attn.k_norm"];
+    let own = name.strip_prefix("model.").unwrap_or(name);
+    let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+    let is_anothers = || {
+        let owners = families::owners(config).unwrap_or(usize::MAX);
+        layer_of(name).is_some_and(|layer| layer >= owners)
+    };
+    let tower = TOWERS.iter().any(|tower| own.starts_with(tower));
+    !tower && !has(&IDLE) && !(has(&KEYS) && is_anothers())
+}
+
+/// Of the encoder its scalars; no tower, no tables, no head.
+pub(super) fn of_diffusion_gemma(_: &ModelConfig, name: &str) -> bool {
+    const ENCODER: &str = "model.encoder.language_model";
+    const IDLE: [&str; 4] =
+        ["model.encoder.vision_tower.", "model.encoder.embed_vision.", "rotary_emb", "lm_head."];
+    let idle = IDLE.iter().any(|part| name.contains(part));
+    !idle && (!name.starts_with(ENCODER) || name.ends_with(".layer_scalar"))
+}
+
+/// No prediction layer.
+pub(super) fn of_glm4_moe_lite(config: &ModelConfig, name: &str) -> bool {
+    let layers = config.count("num_hidden_layers").map_or(usize::MAX, |count| count as usize);
+    layer_of(name).is_none_or(|layer| layer < layers)
+}
+
+/// No copies of embedding and head in the prediction layer.
+pub(super) fn of_glm_moe_dsa(config: &ModelConfig, name: &str) -> bool {
+    let layers = config.count("num_hidden_layers").map_or(usize::MAX, |count| count as usize);
+    let copy = ["embed_tokens.", "shared_head.head."].iter().any(|part| name.contains(part));
+    !(copy && layer_of(name) == Some(layers))
+}
+
+/// No tower and no layers that predict.
+pub(super) fn of_qwen3_5(_: &ModelConfig, name: &str) -> bool {
+    let tower = ["vision_tower", "model.visual"].iter().any(|tower| name.starts_with(tower));
+    !tower && !name.contains("mtp.")
+}
+
+/// The layer that a tensor is of.
+fn layer_of(name: &str) -> Option<usize> {
+    let (_, rest) = name.split_once("layers.")?;
+    rest.split('.').next()?.parse().ok()
+}

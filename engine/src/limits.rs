@@ -76,6 +76,10 @@ pub const DISK_TOKENS_PER_SPARED_TOKEN: usize = 16;
 pub const DISK_ALIGNMENT_BYTES: u64 = 16 << 10;
 /// Bytes of a stored prompt before its first tensor: its tokens and what describes it.
 pub const DISK_HEADER_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of a file of converted weights, or one tensor.
+pub const SHARD_BYTES_MAX: u64 = 5_000_000_000;
+/// Bytes of a checkpoint that are converted at a time, or one row.
+pub const CONVERT_PIECE_BYTES: usize = 8 << 20;
 /// Decode steps between two clearings of MLX's buffer cache.
 pub const CLEAR_CACHE_STEPS: u64 = 256;
 /// Clients whose requests are counted under their own names; those that come later share one.

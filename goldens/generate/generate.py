@@ -15,6 +15,7 @@ from pathlib import Path
 import cases
 import checkpoint
 import continued
+import converted
 import embeddings
 import gemma3_270m
 import glm
@@ -91,6 +92,9 @@ def main():
         return
     for name in arguments.only or checkpoint.CONFIGS:
         tiny(arguments.out / name, name, versions)
+    for name in converted.names():
+        if name in (arguments.only or [name]):
+            converted.generate(arguments.out / name, name, describe, versions)
     if arguments.only:
         return
     sampling.generate(arguments.out, versions)

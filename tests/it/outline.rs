@@ -59,7 +59,8 @@ fn every_checkpoint_is_what_its_config_and_its_headers_say() {
 #[test]
 fn weights_take_what_the_headers_say_in_half_types_too() {
     for name in goldens::checkpoints() {
-        let options = LoadOptions { dtype: Some(Dtype::Bfloat16), back_end: Device::cpu().back_end() };
+        let options =
+            LoadOptions { dtype: Some(Dtype::Bfloat16), back_end: Device::cpu().back_end() };
         // The processor does not multiply dense experts in half types.
         if model::load(&goldens::directory().join(&name), options).is_ok() {
             check(&name, Some(Dtype::Bfloat16));

@@ -6,6 +6,7 @@
 mod conversion;
 mod fit;
 mod loading;
+mod quantizing;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

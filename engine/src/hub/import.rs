@@ -7,7 +7,7 @@
 //! Weights are converted one tensor at a time: memory peaks at the largest tensor in its target
 //! dtype, next to the header.
 
-mod directory;
+mod replace;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -17,13 +17,15 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 
-use self::directory::Staging;
-use crate::error::{Code, Error, Result};
+use self::replace::check_replaceable;
+use crate::error::{Error, Result};
 use crate::hub::gguf::plan::{ROPE_FACTORS, plan};
 use crate::hub::gguf::tokenizer::{ConvertedTokenizer, convert};
 use crate::hub::gguf::{Header, ModelPlan, bad_import, read_header};
+use crate::hub::staging::Staging;
 
 /// The file that marks a directory as an import and says of what.
 pub const MARKER_FILE: &str = "slipstream_import.json";
@@ -50,6 +52,15 @@ impl WeightDtype {
         match self {
             Self::F32 => 4,
             Self::Bf16 | Self::F16 => 2,
+        }
+    }
+
+    /// As safetensors files say it.
+    pub(super) fn stored(self) -> Dtype {
+        match self {
+            Self::F32 => Dtype::F32,
+            Self::Bf16 => Dtype::BF16,
+            Self::F16 => Dtype::F16,
         }
     }
 
@@ -144,7 +155,7 @@ fn import_file(
     dtype: WeightDtype,
     progress: &mut dyn FnMut(ImportProgress),
 ) -> Result<Imported> {
-    directory::check_replaceable(out)?;
+    check_replaceable(out)?;
     progress(ImportProgress::Reading);
     let mut file = File::open(path)?;
     let header = read_header(&file, file.metadata()?.len())?;
@@ -153,7 +164,7 @@ fn import_file(
     let tokenizer = convert(&header.metadata)?;
     check_vocabulary(&plan, &tokenizer)?;
 
-    let staging = Staging::create(out)?;
+    let staging = Staging::create(out, check_replaceable)?;
     write_descriptions(&staging, path, &plan, &tokenizer, dtype)?;
     let weight_bytes = weights::write(&staging, &mut file, &plan.tensors, dtype, progress)?;
     progress(ImportProgress::Flushing);
@@ -235,9 +246,4 @@ fn token_ids(tokenizer: &ConvertedTokenizer) -> Map<String, Value> {
     .filter(|(_, id): &(&str, Value)| !id.is_null())
     .map(|(key, id)| (key.to_owned(), id))
     .collect()
-}
-
-/// An error of the file system, with what was attempted.
-fn io_error(error: &std::io::Error, attempt: impl fmt::Display) -> Error {
-    Error::new(Code::Io, format!("{attempt}: {error}"))
 }

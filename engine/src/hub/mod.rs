@@ -1,14 +1,27 @@
 //! Models on disk: how they come to be there.
 //!
 //! [`import()`] turns a GGUF file into a model directory in the Hugging Face layout, which our
-//! loader and mlx-lm both read. Repositories of the hub are named by [`repo`], [`places`] says where models lie, and a
-//! [`manifest`] is what a finished download says of itself; the [`library`] is what there is of all this. Nothing here touches arrays.
+//! loader and mlx-lm both read, and `convert()` makes a quantized one of another one. Repositories of the hub are
+//! named by [`repo`], [`places`] says where models lie, and a [`manifest`] is what a finished download says of itself;
+//! the [`library`] is what there is of all this. Only `convert()` touches arrays.
 
+#[cfg(feature = "mlx")]
+pub mod convert;
 pub mod gguf;
 pub mod import;
 pub mod library;
 pub mod manifest;
 pub mod places;
 pub mod repo;
+mod staging;
 
 pub use import::{ImportProgress, Imported, WeightDtype, import};
+
+use std::fmt;
+
+use crate::error::{Code, Error};
+
+/// An error of the file system, with what was attempted.
+fn io_error(error: &std::io::Error, attempt: impl fmt::Display) -> Error {
+    Error::new(Code::Io, format!("{attempt}: {error}"))
+}

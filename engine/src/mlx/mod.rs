@@ -33,6 +33,8 @@ pub mod ops;
 mod packed;
 #[cfg(feature = "mlx")]
 pub mod recurrence;
+#[cfg(feature = "mlx")]
+pub mod rewrite;
 pub mod shards;
 #[cfg(feature = "mlx")]
 pub mod sparse;

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
@@ -34,10 +35,22 @@ pub struct TensorHeader {
     pub name: String,
     /// Its type.
     pub dtype: Dtype,
+    /// Its shape, each side below 2^31.
+    pub shape: Vec<usize>,
+    /// Where its bytes lie in the file.
+    pub range: Range<u64>,
+}
+
+impl TensorHeader {
     /// How many numbers it has.
-    pub values: u64,
+    pub fn values(&self) -> u64 {
+        self.shape.iter().fold(1, |values, side| values.saturating_mul(*side as u64))
+    }
+
     /// Its bytes in the file.
-    pub bytes: u64,
+    pub fn bytes(&self) -> u64 {
+        self.range.end - self.range.start
+    }
 }
 
 /// Why a file is no whole safetensors file.
@@ -66,10 +79,10 @@ impl ShardFault {
         match self {
             Self::Unreadable(error) => bad(&error.to_string()),
             Self::Damaged(what) => bad(&what).with_hint(CUT),
-            Self::Short { file_bytes, expected_bytes } => bad(&format!(
-                "{file_bytes} bytes long, but its header describes {expected_bytes}"
-            ))
-            .with_hint(CUT),
+            Self::Short { file_bytes, expected_bytes } => {
+                bad(&format!("{file_bytes} bytes long, but its header describes {expected_bytes}"))
+                    .with_hint(CUT)
+            }
         }
     }
 }
@@ -95,8 +108,9 @@ pub fn read_header(path: &Path) -> std::result::Result<Vec<TensorHeader>, ShardF
     }
     let mut header = Vec::with_capacity(header_bytes as usize);
     file.take(header_bytes).read_to_end(&mut header).map_err(ShardFault::Unreadable)?;
-    let (tensors, data_bytes) = parse_header(&header).map_err(ShardFault::Damaged)?;
-    let expected_bytes = (8 + header_bytes).saturating_add(data_bytes);
+    let data_start = 8 + header_bytes;
+    let (tensors, data_bytes) = parse_header(&header, data_start).map_err(ShardFault::Damaged)?;
+    let expected_bytes = data_start.saturating_add(data_bytes);
     match expected_bytes.cmp(&file_bytes) {
         std::cmp::Ordering::Equal => Ok(tensors),
         std::cmp::Ordering::Greater => Err(short(expected_bytes)),
@@ -106,30 +120,42 @@ pub fn read_header(path: &Path) -> std::result::Result<Vec<TensorHeader>, ShardF
     }
 }
 
-/// The tensors of a header, and the bytes of all.
-fn parse_header(header: &[u8]) -> std::result::Result<(Vec<TensorHeader>, u64), String> {
-    let Entries(mut entries) =
-        serde_json::from_slice(header).map_err(|error| error.to_string())?;
-    entries.sort_by_key(|(_, info)| info.data_offsets);
-    let tensors = entries.iter().map(|(name, info)| described(name, info)).collect();
-    // The library's own check: ranges touch, fit their shapes, and no name is there twice.
-    let names = entries.len();
-    let metadata = Metadata::new(None, entries).map_err(|error| error.to_string())?;
-    match metadata.offset_keys().len() == names {
-        true => Ok((tensors, metadata.data_len() as u64)),
-        false => Err("a tensor is there twice".to_owned()),
-    }
+/// The tensors of the file at `path`, in the order of their bytes.
+///
+/// # Errors
+/// `BadModel` naming the file when it is no safetensors file, or of another size than its header describes.
+pub fn stored_tensors(path: &Path) -> Result<Vec<TensorHeader>> {
+    read_header(path).map_err(|fault| fault.of(path))
 }
 
-fn described(name: &str, info: &TensorInfo) -> TensorHeader {
-    let sides = info.shape.iter().map(|side| *side as u64);
-    let (start, end) = info.data_offsets;
-    TensorHeader {
-        name: name.to_owned(),
-        dtype: info.dtype,
-        values: sides.fold(1, u64::saturating_mul),
-        bytes: (end as u64).saturating_sub(start as u64),
+/// The tensors of a header whose data begin at byte `data_start`, and the bytes of all.
+fn parse_header(
+    header: &[u8],
+    data_start: u64,
+) -> std::result::Result<(Vec<TensorHeader>, u64), String> {
+    let Entries(mut entries) = serde_json::from_slice(header).map_err(|error| error.to_string())?;
+    entries.sort_by_key(|(_, info)| info.data_offsets);
+    // The library's own check: ranges touch, fit their shapes, and no name is there twice.
+    let metadata = Metadata::new(None, entries.clone()).map_err(|error| error.to_string())?;
+    if metadata.offset_keys().len() != entries.len() {
+        return Err("a tensor is there twice".to_owned());
     }
+    let tensors = entries.into_iter().map(|(name, info)| described(name, info, data_start));
+    Ok((tensors.collect::<std::result::Result<_, _>>()?, metadata.data_len() as u64))
+}
+
+fn described(
+    name: String,
+    info: TensorInfo,
+    data_start: u64,
+) -> std::result::Result<TensorHeader, String> {
+    let TensorInfo { dtype, shape, data_offsets: (start, end) } = info;
+    // MLX counts sides in 32 bits and drops the others.
+    if let Some(side) = shape.iter().find(|side| i32::try_from(**side).is_err()) {
+        return Err(format!("tensor `{name}` has a side of {side}"));
+    }
+    let range = data_start + start as u64..data_start + end as u64;
+    Ok(TensorHeader { name, dtype, shape, range })
 }
 
 /// The tensors of a header in its order, without its notes.
@@ -220,7 +246,7 @@ mod tests {
     use super::*;
 
     fn parse(header: &Value) -> std::result::Result<(Vec<TensorHeader>, u64), String> {
-        parse_header(header.to_string().as_bytes())
+        parse_header(header.to_string().as_bytes(), 100)
     }
 
     fn tensor(dtype: &str, shape: &[u64], range: [u64; 2]) -> Value {
@@ -236,8 +262,8 @@ mod tests {
         });
         let (tensors, bytes) = parse(&header).unwrap();
         let seen: Vec<_> =
-            tensors.iter().map(|it| (it.name.as_str(), it.values, it.bytes)).collect();
-        assert_eq!((seen, bytes), (vec![("a", 1, 4), ("b", 6, 12)], 16));
+            tensors.iter().map(|it| (it.name.as_str(), it.values(), it.range.clone())).collect();
+        assert_eq!((seen, bytes), (vec![("a", 1, 100..104), ("b", 6, 104..116)], 16));
     }
 
     #[test]
@@ -258,8 +284,8 @@ mod tests {
         }
         let entry = tensor("F32", &[0], [0, 0]);
         let twice = format!("{{\"a\":{entry},\"a\":{entry}}}");
-        assert!(parse_header(twice.as_bytes()).is_err());
-        assert!(parse_header(b"{\"\xff\":{}}").is_err());
+        assert!(parse_header(twice.as_bytes(), 0).is_err());
+        assert!(parse_header(b"{\"\xff\":{}}", 0).is_err());
     }
 
     /// A whole file with one tensor.
@@ -308,7 +334,7 @@ mod tests {
             }
             bytes.truncate(cut.max(1));
             if let Ok(tensors) = read(&bytes) {
-                let held: u64 = tensors.iter().map(|tensor| tensor.bytes).sum();
+                let held: u64 = tensors.iter().map(TensorHeader::bytes).sum();
                 prop_assert!(held <= bytes.len() as u64);
             }
         }

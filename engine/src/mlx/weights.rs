@@ -1,7 +1,5 @@
-//! Reading safetensors: one file or shards with an index.
-//!
-//! Each file's header is checked against the file's size before MLX sees it, because MLX reads
-//! tensors lazily: a truncated shard would otherwise fail in the middle of a generation.
+//! Reading the weights of a checkpoint: one file or shards with an index, whose headers are checked before
+//! MLX sees them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -9,7 +7,7 @@ use std::path::{Path, PathBuf};
 use mlx_rs::{Array, Dtype};
 
 use super::ops;
-use super::shards::{TensorHeader, read_header, shard_files};
+use super::shards::{TensorHeader, shard_files, stored_tensors};
 use crate::error::{Code, Error, Result};
 
 /// Bytes of tensors that are read at once, or one tensor: what a cast keeps of its source beside its result.
@@ -54,7 +52,7 @@ impl Weights {
     pub fn load(directory: &Path) -> Result<Self> {
         let mut arrays = HashMap::new();
         for file in shard_files(directory)? {
-            read_header(&file).map_err(|fault| fault.of(&file))?;
+            stored_tensors(&file)?;
             arrays.extend(Array::load_safetensors(&file).map_err(|error| {
                 Error::from(error).while_doing(format_args!("failed to load `{}`", file.display()))
             })?);
@@ -228,7 +226,11 @@ impl Weights {
         Ok(WeightsReading { unread: self.taken.into_iter(), progress })
     }
 
-    fn check_nothing_is_left(&self) -> Result<()> {
+    /// Holds that layers took every tensor.
+    ///
+    /// # Errors
+    /// `BadModel` naming the first that none took.
+    pub fn check_nothing_is_left(&self) -> Result<()> {
         if self.arrays.is_empty() {
             return Ok(());
         }
@@ -302,7 +304,7 @@ fn read_part(part: &[(String, Array)]) -> Result<()> {
 pub fn estimate_bytes(directory: &Path, dtype: Option<Dtype>) -> Result<u64> {
     let mut bytes = 0;
     for file in shard_files(directory)? {
-        let tensors = read_header(&file).map_err(|fault| fault.of(&file))?;
+        let tensors = stored_tensors(&file)?;
         bytes += tensors.iter().map(|tensor| cast_bytes(tensor, dtype)).sum::<u64>();
     }
     Ok(bytes)
@@ -311,9 +313,9 @@ pub fn estimate_bytes(directory: &Path, dtype: Option<Dtype>) -> Result<u64> {
 fn cast_bytes(tensor: &TensorHeader, dtype: Option<Dtype>) -> u64 {
     use safetensors::Dtype::{BF16, F16, F32};
     match dtype.filter(|_| matches!(tensor.dtype, F32 | F16 | BF16)) {
-        Some(Dtype::Float32) => tensor.values.saturating_mul(4),
-        Some(_) => tensor.values.saturating_mul(2),
-        None => tensor.bytes,
+        Some(Dtype::Float32) => tensor.values().saturating_mul(4),
+        Some(_) => tensor.values().saturating_mul(2),
+        None => tensor.bytes(),
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::UNIX_EPOCH;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::{Code, Error, Result};
-use crate::mlx::shard_files;
+use crate::mlx::shards::shard_files;
 
 /// Files beside the weights that decide what the model makes of a text.
 const FILES: [&str; 3] = ["config.json", "tokenizer.json", "tokenizer_config.json"];

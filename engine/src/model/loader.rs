@@ -161,6 +161,21 @@ pub fn estimate_weights_bytes(directory: &Path, options: LoadOptions) -> Result<
     estimate_bytes(directory, dtype)
 }
 
+/// Holds that `weights`, which nothing has read yet, are those of a model with the config `config`; nothing is
+/// read.
+///
+/// # Errors
+/// As [`load`].
+pub fn check(config: ModelConfig, mut weights: Weights) -> Result<()> {
+    let family = Family::of_config(&config)?;
+    let config = config.text_part()?;
+    family.arrange(&config, &mut weights)?;
+    // Dense experts run on processors in this type only, and whoever checks may load elsewhere.
+    weights.cast(Dtype::Float32)?;
+    family.build(&config, &mut weights)?;
+    weights.check_nothing_is_left()
+}
+
 /// On processors MLX multiplies f32 through BLAS and half types through plain loops; on GPUs half
 /// types are faster, and the checkpoint's own one is kept.
 fn fastest_dtype(back_end: BackEnd, weights: &Weights) -> Dtype {

@@ -38,7 +38,9 @@ pub use fingerprint::fingerprint;
 #[cfg(feature = "mlx")]
 pub use language::{Model, PredictionHead};
 #[cfg(feature = "mlx")]
-pub use loader::{LoadOptions, Loaded, Loading, estimate_weights_bytes, load, load_with_progress};
+pub use loader::{
+    LoadOptions, Loaded, Loading, check, estimate_weights_bytes, load, load_with_progress,
+};
 pub use outline::Outline;
 #[cfg(feature = "mlx")]
 pub use registry::{Family, Tower};

@@ -3,6 +3,7 @@
 
 mod continuation;
 mod continued;
+mod converted;
 mod dense;
 mod diffusion;
 mod embeddings;

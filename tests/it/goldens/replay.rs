@@ -85,7 +85,7 @@ pub(super) fn check(checkpoint: &str, suffix: &str, dtype: Dtype, tolerance: Tol
 }
 
 /// Runs the case through the scheduler that serves, and checks its tokens and ends.
-fn replay(case: &Case, directory: &Path, dtype: Dtype) -> Logits {
+pub(super) fn replay(case: &Case, directory: &Path, dtype: Dtype) -> Logits {
     let (mut scheduler, seen) = scheduler(case, directory, dtype);
     let mut clients: Vec<Option<Client>> = case.rows.iter().map(|_| None).collect();
     while clients.iter().any(|client| client.as_ref().is_none_or(|client| client.end().is_none())) {

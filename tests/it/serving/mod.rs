@@ -6,6 +6,7 @@ mod bad_models;
 mod bench;
 mod claude_code;
 mod command_line;
+mod convert;
 mod dialects;
 mod embeddings;
 mod ends;

@@ -1,10 +1,11 @@
-//! The headless engine: `slipstream serve`, `import`, `bench`.
+//! The headless engine: `slipstream serve`, `import`, `convert`, `bench`.
 //!
 //! Exit codes: 0 after an orderly end, 2 for anything the caller can fix (one line on stderr says
 //! what was attempted, the value and what to do).
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line prints")]
 
 mod bench;
+mod convert;
 mod import;
 mod load;
 mod sampling;
@@ -27,6 +28,8 @@ enum Command {
     Serve(Box<serve::Arguments>),
     /// Turn a GGUF file into a model directory.
     Import(import::Arguments),
+    /// Quantize a model directory.
+    Convert(convert::Arguments),
     /// Measure decode speed on this machine.
     Bench(bench::Arguments),
     /// The clients of a bench, in a process of their own.
@@ -39,6 +42,7 @@ fn main() -> ! {
     let outcome = match arguments.command {
         Command::Serve(arguments) => serve::run(*arguments),
         Command::Import(arguments) => import::run(&arguments),
+        Command::Convert(arguments) => convert::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::BenchClients(arguments) => bench::run_clients(&arguments),
     };

@@ -349,7 +349,7 @@ fn two_imports_never_share_a_directory() {
     let lock = File::create(partial.join(".lock")).unwrap();
     lock.lock().unwrap();
     let error = place.import(WeightDtype::F32).unwrap_err();
-    assert!(error.message().contains("another import"), "{error}");
+    assert!(error.message().contains("another process"), "{error}");
     assert!(partial.join("config.json").is_file());
 }
 

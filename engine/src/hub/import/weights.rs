@@ -13,10 +13,10 @@ use std::io::{Read, Seek, SeekFrom};
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, View, serialize_to_file};
 
-use super::directory::Staging;
 use super::{ImportProgress, WeightDtype};
 use crate::error::{Code, Error, Result};
 use crate::hub::gguf::{TensorInfo, TensorPlan, bad_import};
+use crate::hub::staging::Staging;
 
 /// Packed bytes that are unpacked at a time.
 const CHUNK_BYTES: u64 = 1024 * 1024;
@@ -113,11 +113,7 @@ struct PlannedView<'a, 'b> {
 
 impl View for PlannedView<'_, '_> {
     fn dtype(&self) -> Dtype {
-        match self.dtype {
-            WeightDtype::F32 => Dtype::F32,
-            WeightDtype::Bf16 => Dtype::BF16,
-            WeightDtype::F16 => Dtype::F16,
-        }
+        self.dtype.stored()
     }
 
     fn shape(&self) -> &[usize] {

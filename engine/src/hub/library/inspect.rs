@@ -12,8 +12,8 @@ use super::stamp::Stamp;
 use crate::error::{Code, Error, Result};
 use crate::hub::manifest::Manifest;
 use crate::mlx::shards::{self, INDEX_FILE, SINGLE_FILE, ShardFault};
-use crate::model::outline::{Outline, WeightPacking, WeightTally};
 use crate::model::ModelConfig;
+use crate::model::outline::{Outline, WeightPacking, WeightTally};
 use crate::output::AnswerFormat;
 use crate::tokenizer::ChatFiles;
 

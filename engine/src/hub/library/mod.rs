@@ -186,7 +186,9 @@ fn changes(before: &BTreeMap<String, Known>, now: &BTreeMap<String, Known>) -> C
     for (id, known) in now {
         match before.get(id) {
             None => changes.added.push(id.clone()),
-            Some(old) if old.stamp != known.stamp || old.entry.directory != known.entry.directory => {
+            Some(old)
+                if old.stamp != known.stamp || old.entry.directory != known.entry.directory =>
+            {
                 changes.changed.push(id.clone());
             }
             Some(_) => {}

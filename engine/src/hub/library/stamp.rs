@@ -38,8 +38,9 @@ impl Stamp {
     /// The stamp of `directory`; `None` where it cannot be listed.
     pub(super) fn of(directory: &Path) -> Option<Self> {
         let entries = fs::read_dir(directory).ok()?.flatten().take(FILES_MAX);
-        let mut files: Vec<_> =
-            entries.filter_map(|entry| FileStamp::of(entry.file_name().into_string().ok()?, entry.path())).collect();
+        let mut files: Vec<_> = entries
+            .filter_map(|entry| FileStamp::of(entry.file_name().into_string().ok()?, entry.path()))
+            .collect();
         let manifest = Manifest::path(directory);
         files.extend(FileStamp::of(format!("{OWN_FOLDER}/"), manifest).filter(FileStamp::is_whole));
         files.sort_by(|left, right| left.name.cmp(&right.name));
@@ -53,7 +54,8 @@ impl Stamp {
 
     /// The files whose names lead somewhere.
     pub(super) fn files(&self) -> impl Iterator<Item = (&str, &Content)> {
-        let whole = self.files.iter().filter_map(|file| Some((file.name.as_str(), file.content.as_ref()?)));
+        let whole =
+            self.files.iter().filter_map(|file| Some((file.name.as_str(), file.content.as_ref()?)));
         whole.filter(|(_, content)| content.is_file)
     }
 

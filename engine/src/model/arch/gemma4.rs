@@ -25,7 +25,7 @@ use crate::mlx::{Array, Weights, ops};
 use crate::model::nn::{Embedding, Linear, RmsNorm};
 use crate::model::{Model, ModelConfig};
 
-pub use self::checkpoint::{arrange, arrange_text};
+pub use self::checkpoint::{arrange, arrange_text, bare_names, wrapped_names};
 
 /// The language model of Gemma 4.
 #[derive(Debug)]

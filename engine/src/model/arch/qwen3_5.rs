@@ -23,7 +23,7 @@ const INTERVAL_DEFAULT: i32 = 4;
 const TURNING_PART_DEFAULT: f64 = 0.25;
 
 /// Ends of the names of norms that Hugging Face's layout stores around 0.
-const NORMS_AROUND_ZERO: [&str; 5] = [
+pub const NORMS_AROUND_ZERO: [&str; 5] = [
     ".input_layernorm.weight",
     ".post_attention_layernorm.weight",
     "model.norm.weight",
@@ -56,7 +56,7 @@ fn is_filter_of_the_hub(name: &str, array: &Array) -> bool {
 }
 
 /// The name of a tensor in MLX's layout; `None` for what is not run.
-fn name_in_mlx(name: &str) -> Option<String> {
+pub fn name_in_mlx(name: &str) -> Option<String> {
     const DROPPED: [&str; 2] = ["vision_tower", "model.visual"];
     if DROPPED.iter().any(|part| name.starts_with(part)) || name.contains("mtp.") {
         return None;

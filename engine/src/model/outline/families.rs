@@ -10,8 +10,7 @@ use crate::error::{Code, Error, Result};
 use crate::model::{ModelConfig, full_layers, layer_windows, layer_windows_or};
 
 /// Why rows of models that write canvases are serial.
-pub const ONE_CANVAS: &str =
-    "it denoises a block of tokens at a time, which is built for one row";
+pub const ONE_CANVAS: &str = "it denoises a block of tokens at a time, which is built for one row";
 
 /// What is known of a family without its architecture.
 #[derive(Debug)]
@@ -100,10 +99,7 @@ pub(super) fn of_type(model_type: &str) -> Result<&'static FamilyOutline> {
 }
 
 /// Tokens of a canvas of a model that writes in blocks.
-pub(super) fn canvas_tokens(
-    family: &FamilyOutline,
-    config: &ModelConfig,
-) -> Result<Option<usize>> {
+pub(super) fn canvas_tokens(family: &FamilyOutline, config: &ModelConfig) -> Result<Option<usize>> {
     match family.serial_reason {
         Some(ONE_CANVAS) => Ok(Some(size(config, "canvas_length")? as usize)),
         _ => Ok(None),

@@ -26,11 +26,8 @@ fn gemma4() -> Value {
 
 #[test]
 fn layers_keep_what_their_family_keeps() {
-    let token = |dimension| TokenShape {
-        heads: 2,
-        key_dimension: dimension,
-        value_dimension: dimension,
-    };
+    let token =
+        |dimension| TokenShape { heads: 2, key_dimension: dimension, value_dimension: dimension };
     let outline = Outline::of_config(&config(&llama())).unwrap();
     assert_eq!(outline.layers, [LayerOutline::Full(token(16)); 3]);
     let outline = Outline::of_config(&config(&gemma4())).unwrap();
@@ -102,12 +99,28 @@ fn any_value() -> impl Strategy<Value = Value> {
 fn any_config() -> impl Strategy<Value = Map<String, Value>> {
     let types: Vec<_> = Outline::model_types().collect();
     let mut names: Vec<String> = [
-        "layer_types", "quantization", "quantization_config", "text_config", "rope_scaling",
-        "canvas_length", "index_topk_freq", "index_skip_topk_offset", "indexer_types",
-        "index_topk_pattern", "index_head_dim", "kv_lora_rank", "qk_rope_head_dim",
-        "qk_nope_head_dim", "linear_num_key_heads", "linear_num_value_heads",
-        "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim",
-        "full_attention_interval", "num_experts", "num_experts_per_tok",
+        "layer_types",
+        "quantization",
+        "quantization_config",
+        "text_config",
+        "rope_scaling",
+        "canvas_length",
+        "index_topk_freq",
+        "index_skip_topk_offset",
+        "indexer_types",
+        "index_topk_pattern",
+        "index_head_dim",
+        "kv_lora_rank",
+        "qk_rope_head_dim",
+        "qk_nope_head_dim",
+        "linear_num_key_heads",
+        "linear_num_value_heads",
+        "linear_key_head_dim",
+        "linear_value_head_dim",
+        "linear_conv_kernel_dim",
+        "full_attention_interval",
+        "num_experts",
+        "num_experts_per_tok",
         "moe_intermediate_size",
     ]
     .map(str::to_owned)

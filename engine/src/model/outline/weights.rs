@@ -53,8 +53,8 @@ impl Weighed {
 
     fn add(&mut self, tensor: &TensorHeader) {
         match is_cast(tensor) {
-            true => self.float_values = self.float_values.saturating_add(tensor.values),
-            false => self.fixed_bytes = self.fixed_bytes.saturating_add(tensor.bytes),
+            true => self.float_values = self.float_values.saturating_add(tensor.values()),
+            false => self.fixed_bytes = self.fixed_bytes.saturating_add(tensor.bytes()),
         }
     }
 }
@@ -89,8 +89,9 @@ impl WeightTally {
                 Part::Head => own_head = true,
                 Part::Other => {}
             }
-            if let Some(float_type) = float_type(tensor.dtype).filter(|_| tensor.values > largest) {
-                (tally.float_type, largest) = (Some(float_type), tensor.values);
+            if let Some(float_type) = float_type(tensor.dtype).filter(|_| tensor.values() > largest)
+            {
+                (tally.float_type, largest) = (Some(float_type), tensor.values());
             }
         }
         if own_head {
@@ -150,10 +151,10 @@ fn trained(outline: &Outline, tensor: &TensorHeader) -> u64 {
     }
     match (&outline.packing, tensor.name.strip_suffix(".weight"), tensor.dtype) {
         (Some(packing), Some(path), Dtype::U32) => {
-            tensor.bytes.saturating_mul(8) / packing.bits_of(&outline.config, path).max(1)
+            tensor.bytes().saturating_mul(8) / packing.bits_of(&outline.config, path).max(1)
         }
-        (Some(packing), _, Dtype::U8) => tensor.bytes.saturating_mul(8) / packing.bits.max(1),
-        _ => tensor.values,
+        (Some(packing), _, Dtype::U8) => tensor.bytes().saturating_mul(8) / packing.bits.max(1),
+        _ => tensor.values(),
     }
 }
 

@@ -35,8 +35,7 @@ const KEYS_AND_VALUES: [&str; 3] = [".self_attn.k_proj", ".self_attn.v_proj", ".
 /// # Errors
 /// `BadModel` when a field is missing or tensors share a name.
 pub fn arrange(config: &ModelConfig, weights: &mut Weights) -> Result<()> {
-    let owners = plan::owners(config)?;
-    weights.rename(|name| language_name(name).filter(|name| is_used(name, owners)))
+    weights.rename(wrapped_names(config)?)
 }
 
 /// Drops what is not used.
@@ -44,8 +43,25 @@ pub fn arrange(config: &ModelConfig, weights: &mut Weights) -> Result<()> {
 /// # Errors
 /// `BadModel` when a field is missing.
 pub fn arrange_text(config: &ModelConfig, weights: &mut Weights) -> Result<()> {
+    weights.rename(bare_names(config)?)
+}
+
+/// The rule of [`arrange`]: the [`WRAPPED`] name of a tensor, `None` for one that is dropped.
+///
+/// # Errors
+/// `BadModel` when a field is missing.
+pub fn wrapped_names(config: &ModelConfig) -> Result<impl Fn(&str) -> Option<String>> {
     let owners = plan::owners(config)?;
-    weights.rename(|name| is_used(name, owners).then(|| name.to_owned()))
+    Ok(move |name: &str| language_name(name).filter(|name| is_used(name, owners)))
+}
+
+/// The rule of [`arrange_text`].
+///
+/// # Errors
+/// `BadModel` when a field is missing.
+pub fn bare_names(config: &ModelConfig) -> Result<impl Fn(&str) -> Option<String>> {
+    let owners = plan::owners(config)?;
+    Ok(move |name: &str| is_used(name, owners).then(|| name.to_owned()))
 }
 
 /// The [`WRAPPED`] name of a tensor in Hugging Face's layout or in MLX's; `None` for a tower's.

@@ -1,55 +1,24 @@
-//! The output directory: written aside, flushed, then put in place in one rename.
+//! A model directory that is made: written aside as `<out>.partial`, flushed, then put in place in one
+//! rename. So `<out>` is either absent, what it was before, or complete; and what a killed process left
+//! aside is cleared by the next one that writes there.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{MARKER_FILE, io_error};
+use super::io_error;
 use crate::error::{Code, Error, Result};
 
-/// Everything that an import writes.
-const FILES: [&str; 6] = [
-    MARKER_FILE,
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
-];
-/// Held in `<out>.partial` while an import runs, so that two never share one.
+/// Held in `<out>.partial` while it is written, so that two never share one.
 const LOCK_FILE: &str = ".lock";
 
-/// Refuses `out` unless it is free, an empty directory or an import of ours.
-pub(super) fn check_replaceable(out: &Path) -> Result<()> {
-    let metadata = match fs::symlink_metadata(out) {
-        Ok(metadata) => metadata,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => {
-            return Err(io_error(&error, format_args!("failed to look at `{}`", out.display())));
-        }
-    };
-    if !metadata.is_dir() {
-        return Err(taken(out, "is not a directory"));
-    }
-    let entries = entries(out)?;
-    let foreign = entries.iter().find(|name| !FILES.contains(&name.as_str()));
-    match foreign {
-        None if entries.is_empty() => Ok(()),
-        None if entries.iter().any(|name| name == MARKER_FILE) => Ok(()),
-        None => Err(taken(out, &format!("has no `{MARKER_FILE}`, so it is no import"))),
-        Some(name) => Err(taken(out, &format!("has `{name}`, which no import writes"))),
-    }
-}
+/// Refuses a directory that must not be replaced; one that is not there never is.
+pub(super) type Check = fn(&Path) -> Result<()>;
 
-fn taken(out: &Path, why: &str) -> Error {
-    Error::new(Code::InvalidRequest, format!("`{}` {why}; it is not overwritten", out.display()))
-        .with_param("out")
-        .with_hint("choose another output directory, or remove this one")
-}
-
-fn entries(directory: &Path) -> Result<Vec<String>> {
+/// The names in a directory.
+pub(super) fn entries(directory: &Path) -> Result<Vec<String>> {
     let attempt = || format!("failed to list `{}`", directory.display());
     fs::read_dir(directory)
         .map_err(|error| io_error(&error, attempt()))?
@@ -65,18 +34,21 @@ fn entries(directory: &Path) -> Result<Vec<String>> {
 pub(super) struct Staging {
     out: PathBuf,
     partial: PathBuf,
+    check: Check,
     /// Locked until the directory is in place or gone.
     lock: File,
     committed: bool,
 }
 
 impl Staging {
-    /// Creates the directory, or clears the one that an import left when it was killed.
-    pub(super) fn create(out: &Path) -> Result<Self> {
+    /// Creates the directory, or clears the one that a killed process left. `check` is asked once more before
+    /// `out` is put in place.
+    pub(super) fn create(out: &Path, check: Check) -> Result<Self> {
         let partial = sibling(out, "partial")?;
         fs::create_dir_all(&partial).map_err(|error| cannot("create", &partial, &error))?;
+        check_ours(&partial)?;
         let lock = lock(&partial)?;
-        let staging = Self { out: out.to_owned(), partial, lock, committed: false };
+        let staging = Self { out: out.to_owned(), partial, check, lock, committed: false };
         for name in entries(&staging.partial)?.iter().filter(|name| *name != LOCK_FILE) {
             let path = staging.path(name);
             fs::remove_file(&path).map_err(|error| cannot("remove", &path, &error))?;
@@ -102,10 +74,17 @@ impl Staging {
         self.write(name, format!("{value:#}\n").as_bytes())
     }
 
+    /// Bytes for which its disk has room.
+    pub(super) fn free_bytes(&self) -> Result<u64> {
+        let room = rustix::fs::statvfs(&self.partial)
+            .map_err(|error| cannot("ask for the room at", &self.partial, &error.into()))?;
+        Ok(room.f_bavail.saturating_mul(room.f_frsize))
+    }
+
     /// Flushes every file and puts the directory in place.
     pub(super) fn commit(mut self) -> Result<()> {
-        for name in FILES {
-            let path = self.path(name);
+        for name in entries(&self.partial)? {
+            let path = self.path(&name);
             sync(&path).map_err(|error| cannot("flush", &path, &error))?;
         }
         let lock_path = self.path(LOCK_FILE);
@@ -116,9 +95,9 @@ impl Staging {
         sync_directory(parent(&self.out))
     }
 
-    /// Swaps directories. What is there is checked again, since conversion may have taken minutes.
+    /// Swaps directories. What is there is checked again, since writing may have taken minutes.
     fn put_in_place(&self) -> Result<()> {
-        check_replaceable(&self.out)?;
+        (self.check)(&self.out)?;
         let replaced = sibling(&self.out, "replaced")?;
         let had_old = self.out.exists();
         if had_old {
@@ -140,12 +119,22 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         if !self.committed {
-            // Nothing more can be done about a directory that cannot be removed; the next import
-            // into the same place clears it.
+            // Nothing more can be done about a directory that cannot be removed; whoever next writes to
+            // the same place clears it.
             let _ = fs::remove_dir_all(&self.partial);
         }
         let _ = self.lock.unlock();
     }
+}
+
+/// Refuses a directory in which somebody keeps other things, which would be cleared.
+fn check_ours(partial: &Path) -> Result<()> {
+    let names = entries(partial)?;
+    if names.is_empty() || names.iter().any(|name| name == LOCK_FILE) {
+        return Ok(());
+    }
+    let message = format!("`{}` has files that are not ours", partial.display());
+    Err(Error::new(Code::Io, message).with_hint("move them, or choose another output directory"))
 }
 
 fn lock(partial: &Path) -> Result<File> {
@@ -154,7 +143,7 @@ fn lock(partial: &Path) -> Result<File> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
-            Err(Error::new(Code::Io, format!("another import is writing `{}`", partial.display()))
+            Err(Error::new(Code::Io, format!("another process is writing `{}`", partial.display()))
                 .with_hint("wait for it to end"))
         }
         Err(TryLockError::Error(error)) => Err(cannot("lock", &path, &error)),

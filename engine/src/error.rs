@@ -32,6 +32,12 @@ pub enum Code {
     BadModel,
     /// An imported file is truncated, foreign or hostile.
     BadImport,
+    /// The hub keeps what was asked for from whoever asks without leave, or from this token.
+    HubDenied,
+    /// The hub cannot be reached, or does not answer as it should; or this process is told to stay offline.
+    HubUnreachable,
+    /// The disk has no room for it.
+    DiskFull,
     /// Reading or writing a file or socket failed.
     Io,
     /// The engine thread failed while the request was live.
@@ -55,6 +61,9 @@ impl Code {
             Self::EngineFailed => "engine_failed",
             Self::BadModel => "bad_model",
             Self::BadImport => "bad_import",
+            Self::HubDenied => "hub_denied",
+            Self::HubUnreachable => "hub_unreachable",
+            Self::DiskFull => "disk_full",
             Self::Io => "io",
             Self::Internal => "internal",
         }

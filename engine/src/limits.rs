@@ -80,6 +80,42 @@ pub const DISK_HEADER_BYTES_MAX: u64 = 64 << 20;
 pub const SHARD_BYTES_MAX: u64 = 5_000_000_000;
 /// Bytes of a checkpoint that are converted at a time, or one row.
 pub const CONVERT_PIECE_BYTES: usize = 8 << 20;
+/// Files of a model that are fetched at once, by default (`--jobs`).
+pub const DOWNLOAD_FILES_DEFAULT: usize = 4;
+/// The same at most.
+pub const DOWNLOAD_FILES_MAX: usize = 32;
+/// Models that are fetched at once; the rest is queued.
+pub const DOWNLOADS_AT_ONCE: usize = 2;
+/// Bytes of the disk that a download leaves free.
+pub const DOWNLOAD_FREE_BYTES_MIN: u64 = 256 << 20;
+/// Pieces of a file that may wait to be written down; one is some hundred kilobytes at most.
+pub const DOWNLOAD_QUEUE_PIECES: usize = 16;
+/// How often the progress of a download is told, in milliseconds.
+pub const DOWNLOAD_PROGRESS_PERIOD_MS: u64 = 200;
+/// How often a file may arrive whole and wrong.
+pub const DOWNLOAD_SPOILED_MAX: u32 = 2;
+/// Files of a repository.
+pub const HUB_FILES_MAX: usize = 20_000;
+/// Bytes of one answer of the hub's API.
+pub const HUB_ANSWER_BYTES_MAX: usize = 16 << 20;
+/// Redirects of one request to the hub.
+pub const HUB_REDIRECTS_MAX: usize = 10;
+/// How often a request to the hub may fail in a row before that is told.
+pub const HUB_ATTEMPTS_MAX: u32 = 8;
+/// The pause before a second attempt; it doubles with each attempt.
+pub const HUB_PAUSE_MS: u64 = 500;
+/// The longest pause that we choose ourselves.
+pub const HUB_PAUSE_MS_MAX: u64 = 30_000;
+/// The longest pause that the hub may ask for (`Retry-After`).
+pub const HUB_ASKED_PAUSE_MS_MAX: u64 = 600_000;
+/// How long the hub may be silent in the middle of an answer.
+pub const HUB_SILENCE_MS_MAX: u64 = 60_000;
+/// How long a connection to it may take.
+pub const HUB_CONNECT_MS_MAX: u64 = 20_000;
+/// Models that a search tells, by default.
+pub const SEARCH_HITS_DEFAULT: usize = 20;
+/// The same at most.
+pub const SEARCH_HITS_MAX: usize = 100;
 /// Decode steps between two clearings of MLX's buffer cache.
 pub const CLEAR_CACHE_STEPS: u64 = 256;
 /// Clients whose requests are counted under their own names; those that come later share one.

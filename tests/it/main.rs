@@ -25,6 +25,8 @@ mod prompt_cache;
 // Rows of one batch do not see each other.
 #[cfg(feature = "mlx")]
 mod isolation;
+// Models of a hub that misbehaves.
+mod hub;
 // The engine's modules import downwards only.
 mod layering;
 // Mechanisms that are switched off for measurements.

@@ -5,6 +5,7 @@ pub mod client;
 pub mod demo;
 pub mod goldens;
 pub mod grammar;
+pub mod hub;
 #[cfg(feature = "mlx")]
 pub mod logits;
 pub mod random;

@@ -159,6 +159,9 @@ fn status_of(code: Code) -> StatusCode {
         Code::ModelUnavailable | Code::ShuttingDown | Code::EngineFailed => {
             StatusCode::SERVICE_UNAVAILABLE
         }
+        Code::HubDenied => StatusCode::FORBIDDEN,
+        Code::HubUnreachable => StatusCode::BAD_GATEWAY,
+        Code::DiskFull => StatusCode::INSUFFICIENT_STORAGE,
         Code::BadModel | Code::BadImport | Code::Io | Code::Internal => {
             StatusCode::INTERNAL_SERVER_ERROR
         }

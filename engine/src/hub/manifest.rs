@@ -214,14 +214,14 @@ struct StoredManifest {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct StoredFile {
+pub(super) struct StoredFile {
     path: String,
     bytes: u64,
     digest: String,
 }
 
 impl StoredFile {
-    fn read(&self) -> Result<ManifestFile> {
+    pub(super) fn read(&self) -> Result<ManifestFile> {
         Ok(ManifestFile {
             path: self.path.parse()?,
             bytes: self.bytes,

@@ -7,13 +7,17 @@
 
 #[cfg(feature = "mlx")]
 pub mod convert;
+pub mod download;
 pub mod gguf;
 pub mod import;
 pub mod library;
 pub mod manifest;
 pub mod places;
+pub mod remote;
 pub mod repo;
+pub mod search;
 mod staging;
+pub mod token;
 
 pub use import::{ImportProgress, Imported, WeightDtype, import};
 

@@ -1,4 +1,4 @@
-//! The headless engine: `slipstream serve`, `import`, `convert`, `bench`.
+//! The headless engine: `slipstream serve`, `get`, `search`, `token`, `import`, `convert`, `bench`.
 //!
 //! Exit codes: 0 after an orderly end, 2 for anything the caller can fix (one line on stderr says
 //! what was attempted, the value and what to do).
@@ -6,10 +6,13 @@
 
 mod bench;
 mod convert;
+mod get;
 mod import;
 mod load;
 mod sampling;
+mod search;
 mod serve;
+mod token;
 
 use clap::{Parser, Subcommand};
 use slipstream_engine::mlx;
@@ -26,6 +29,12 @@ struct Arguments {
 enum Command {
     /// Serve a model over HTTP.
     Serve(Box<serve::Arguments>),
+    /// Fetch a model from the hub, or go on fetching it.
+    Get(get::Arguments),
+    /// Look for models at the hub.
+    Search(search::Arguments),
+    /// Keep the token that opens gated and private repositories.
+    Token(token::Arguments),
     /// Turn a GGUF file into a model directory.
     Import(import::Arguments),
     /// Quantize a model directory.
@@ -41,6 +50,9 @@ fn main() -> ! {
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
         Command::Serve(arguments) => serve::run(*arguments),
+        Command::Get(arguments) => get::run(arguments),
+        Command::Search(arguments) => search::run(&arguments),
+        Command::Token(arguments) => token::run(&arguments),
         Command::Import(arguments) => import::run(&arguments),
         Command::Convert(arguments) => convert::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),

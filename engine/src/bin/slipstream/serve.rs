@@ -193,7 +193,7 @@ fn log_filter(levers: Levers) -> EnvFilter {
 
 async fn serve(arguments: Arguments, levers: Levers) -> Result<()> {
     let clock = Clock::monotonic();
-    let shutdown = shutdown_signal()?;
+    let shutdown = shutdown_signal("finishing live requests")?;
     arguments.check()?;
     let device = Device::select()?;
     let serving = arguments.serving(device.back_end(), levers);
@@ -322,8 +322,9 @@ impl Arguments {
     }
 }
 
-/// Resolves at the first SIGINT or SIGTERM; a second one ends the process at once.
-fn shutdown_signal() -> Result<impl Future<Output = ()>> {
+/// Resolves at the first SIGINT or SIGTERM, which it answers by saying what is done now; a second one ends the process
+/// at once.
+pub(crate) fn shutdown_signal(answer: &'static str) -> Result<impl Future<Output = ()>> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -332,7 +333,7 @@ fn shutdown_signal() -> Result<impl Future<Output = ()>> {
             tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
         };
         first.await;
-        eprintln!("slipstream: finishing live requests; once more to stop at once");
+        eprintln!("slipstream: {answer}; once more to stop at once");
         // The receiver lives as long as the server.
         let _ = sender.send(());
         tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }

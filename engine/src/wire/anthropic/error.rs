@@ -85,7 +85,13 @@ impl From<Code> for ErrorKind {
             Code::ModelUnavailable | Code::ShuttingDown | Code::EngineFailed => {
                 Self::OverloadedError
             }
-            Code::BadModel | Code::BadImport | Code::Io | Code::Internal => Self::ApiError,
+            Code::HubDenied
+            | Code::HubUnreachable
+            | Code::DiskFull
+            | Code::BadModel
+            | Code::BadImport
+            | Code::Io
+            | Code::Internal => Self::ApiError,
         }
     }
 }

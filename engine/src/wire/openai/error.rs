@@ -52,6 +52,12 @@ fn kind(code: Code) -> &'static str {
         Code::ModelUnavailable | Code::ShuttingDown | Code::EngineFailed => {
             "service_unavailable_error"
         }
-        Code::BadModel | Code::BadImport | Code::Io | Code::Internal => "server_error",
+        Code::HubDenied
+        | Code::HubUnreachable
+        | Code::DiskFull
+        | Code::BadModel
+        | Code::BadImport
+        | Code::Io
+        | Code::Internal => "server_error",
     }
 }

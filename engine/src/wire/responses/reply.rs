@@ -463,6 +463,9 @@ fn failure_code(code: Code) -> &'static str {
         | Code::EngineFailed
         | Code::BadModel
         | Code::BadImport
+        | Code::HubDenied
+        | Code::HubUnreachable
+        | Code::DiskFull
         | Code::Io
         | Code::Internal => "server_error",
     }

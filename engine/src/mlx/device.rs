@@ -89,6 +89,14 @@ impl Device {
         self.gpu_memory_bytes().map_or_else(machine_memory_bytes, Ok)
     }
 
+    /// The name of the GPU, as its maker gives it; `None` on a processor, and where MLX does not say.
+    pub fn name(self) -> Option<String> {
+        match self.back_end {
+            BackEnd::Cpu => None,
+            BackEnd::Metal | BackEnd::Cuda => DeviceInfo::of_gpu().text(c"device_name"),
+        }
+    }
+
     fn gpu_memory_bytes(self) -> Option<u64> {
         if self.back_end == BackEnd::Cpu {
             return None;
@@ -144,6 +152,20 @@ impl DeviceInfo {
             let found = exists
                 && mlx_sys::mlx_device_info_get_size(&raw mut value, self.0, key.as_ptr()) == 0;
             found.then_some(value)
+        }
+    }
+}
+
+impl DeviceInfo {
+    fn text(&self, key: &CStr) -> Option<String> {
+        let (mut exists, mut value) = (false, std::ptr::null());
+        // SAFETY: as in `size`; the text lives as long as the handle, is NUL-terminated, and is copied here.
+        unsafe {
+            mlx_sys::mlx_device_info_has_key(&raw mut exists, self.0, key.as_ptr());
+            let found = exists
+                && mlx_sys::mlx_device_info_get_string(&raw mut value, self.0, key.as_ptr()) == 0
+                && !value.is_null();
+            found.then(|| CStr::from_ptr(value).to_string_lossy().into_owned())
         }
     }
 }

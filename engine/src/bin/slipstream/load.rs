@@ -19,6 +19,8 @@ use slipstream_engine::scheduler::MlxExecutor;
 use slipstream_engine::telemetry::MemorySnapshot;
 use tracing::{info, warn};
 
+use crate::library::PlacesArguments;
+
 /// Weights that take some seconds to read.
 const LARGE_MODEL_BYTES: u64 = 1 << 30;
 
@@ -28,9 +30,14 @@ const BUILD: &str = concat!("slipstream ", env!("CARGO_PKG_VERSION"), ", mlx 0.3
 /// What to load, and how.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ModelArguments {
-    /// The model directory: config.json, tokenizer.json, safetensors.
-    #[arg(long, value_name = "DIR")]
+    /// The model: a directory with config.json, tokenizer.json and safetensors, or a name of `slipstream ls`.
+    #[arg(long, value_name = "NAME|DIR")]
     pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) places: PlacesArguments,
+    /// What the library calls it, where it was named so.
+    #[arg(skip)]
+    called: Option<String>,
     #[command(flatten)]
     pub(crate) loading: LoadArguments,
 }
@@ -109,6 +116,13 @@ impl DtypeChoice {
 }
 
 impl ModelArguments {
+    /// Puts the directory of the model that `--model` names in its place.
+    pub(crate) fn resolve(&mut self) -> Result<()> {
+        let found = self.places.find(&self.model)?;
+        (self.model, self.called) = (found.directory, found.id);
+        Ok(())
+    }
+
     /// The model, loaded for `back_end` on this thread, and the scheme of its KV caches.
     pub(crate) fn load(&self, back_end: BackEnd, levers: Levers) -> Result<(Loaded, KvScheme)> {
         let mut reading = self.loading.begin(&self.model, back_end)?;

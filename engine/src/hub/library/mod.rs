@@ -107,16 +107,6 @@ impl Library {
         find::find(name, &self.entries().collect::<Vec<_>>())
     }
 
-    /// The directory that `name` stands for: that of the entry called so, if it can be served.
-    ///
-    /// # Errors
-    /// `ModelNotFound` as [`Library::find`]; `BadModel` saying what keeps the entry from being served.
-    pub fn directory_of(&self, name: &str) -> Result<&Path> {
-        let entry = self.find(name)?;
-        entry.check_ready()?;
-        Ok(&entry.directory)
-    }
-
     /// Removes the entry called `name`, which must be its whole id, from the disk. A folder of ours is renamed
     /// before it is deleted, so that half of it is never listed; of a snapshot in a cache those files go that no
     /// other snapshot has. `in_use` says whether somebody holds a directory.

@@ -72,13 +72,15 @@ pub struct WeightTally {
     pub parameters: u64,
     /// The type of the largest floating-point tensor.
     pub float_type: Option<FloatType>,
+    /// Numbers of the largest floating-point tensor.
+    pub largest_values: u64,
 }
 
 impl WeightTally {
     /// What the tensors of a checkpoint come to that the model of `outline` runs.
     pub fn of<'a>(outline: &Outline, tensors: impl Iterator<Item = &'a TensorHeader>) -> Self {
         let mut tally = Self::default();
-        let (mut table, mut own_head, mut largest) = (Weighed::default(), false, 0);
+        let (mut table, mut own_head) = (Weighed::default(), false);
         for tensor in tensors.filter(|tensor| outline.uses(&tensor.name)) {
             tally.all.add(tensor);
             tally.parameters = tally.parameters.saturating_add(trained(outline, tensor));
@@ -89,9 +91,9 @@ impl WeightTally {
                 Part::Head => own_head = true,
                 Part::Other => {}
             }
-            if let Some(float_type) = float_type(tensor.dtype).filter(|_| tensor.values() > largest)
-            {
-                (tally.float_type, largest) = (Some(float_type), tensor.values());
+            let larger = tensor.values() > tally.largest_values;
+            if let Some(float_type) = float_type(tensor.dtype).filter(|_| larger) {
+                (tally.float_type, tally.largest_values) = (Some(float_type), tensor.values());
             }
         }
         if own_head {
@@ -100,7 +102,67 @@ impl WeightTally {
         }
         tally
     }
+
+    /// What is known of a checkpoint by its types alone: how many numbers it holds of each, as the hub tells it
+    /// (`U32` are the words of packed matrices).
+    pub fn of_counts<'a>(outline: &Outline, counts: impl Iterator<Item = (&'a str, u64)>) -> Self {
+        let mut tally = Self::default();
+        for (dtype, values) in counts {
+            match float_type_named(dtype) {
+                Some(float_type) => tally.count_floats(outline, float_type, values),
+                None => tally.count_words(outline, values.saturating_mul(word_bytes(dtype))),
+            }
+        }
+        // The largest tensor that a model must have.
+        let table = outline.vocabulary.saturating_mul(outline.hidden);
+        tally.largest_values = tally.largest_values.min(table);
+        tally
+    }
+
+    fn count_floats(&mut self, outline: &Outline, float_type: FloatType, values: u64) {
+        self.all.float_values = self.all.float_values.saturating_add(values);
+        if outline.packing.is_none() {
+            self.parameters = self.parameters.saturating_add(values);
+        }
+        if values > self.largest_values {
+            (self.largest_values, self.float_type) = (values, Some(float_type));
+        }
+    }
+
+    fn count_words(&mut self, outline: &Outline, bytes: u64) {
+        self.all.fixed_bytes = self.all.fixed_bytes.saturating_add(bytes);
+        let bits = outline.packing.as_ref().map_or(8, |packing| packing.bits.max(1));
+        self.parameters = self.parameters.saturating_add(bytes.saturating_mul(8) / bits);
+    }
+
+    /// What is known of a checkpoint by the bytes of its files alone: packed matrices where the config says that
+    /// there are any, else numbers of two bytes.
+    pub fn of_bytes(outline: &Outline, bytes: u64) -> Self {
+        match outline.packing {
+            Some(_) => Self::of_counts(outline, [("U8", bytes)].into_iter()),
+            None => Self::of_counts(outline, [("BF16", bytes / 2)].into_iter()),
+        }
+    }
+
+    /// Bytes that reading the weights takes beside them, when a number that is computed takes `value_bytes`: the
+    /// source of what is cast, a part at a time, or a mark for each number of the largest tensor when it is held
+    /// against NaN.
+    pub fn beside_bytes(&self, value_bytes: u64) -> u64 {
+        let stored = self.float_type.map_or(value_bytes, FloatType::bytes);
+        let of_source = |target_bytes: u64| target_bytes / value_bytes.max(1) * stored;
+        let cast = match stored == value_bytes {
+            true => 0,
+            false => {
+                let part = READ_PART_BYTES.min(self.all.float_values.saturating_mul(value_bytes));
+                of_source(part).max(self.largest_values.saturating_mul(stored))
+            }
+        };
+        cast.max(self.largest_values)
+    }
 }
+
+/// Bytes of tensors that the loader reads at once.
+const READ_PART_BYTES: u64 = 32 << 20;
 
 /// What a tensor is part of, as far as it matters for what a step reads.
 enum Part {
@@ -140,6 +202,26 @@ fn float_type(dtype: Dtype) -> Option<FloatType> {
         Dtype::BF16 => Some(FloatType::Bf16),
         Dtype::F16 => Some(FloatType::F16),
         _ => None,
+    }
+}
+
+/// The same by the name that headers and the hub have for a type.
+fn float_type_named(dtype: &str) -> Option<FloatType> {
+    match dtype {
+        "F64" | "F32" => Some(FloatType::F32),
+        "BF16" => Some(FloatType::Bf16),
+        "F16" => Some(FloatType::F16),
+        _ => None,
+    }
+}
+
+/// Bytes of a number of a type that is none of these.
+fn word_bytes(dtype: &str) -> u64 {
+    match dtype {
+        "I64" | "U64" => 8,
+        "U32" | "I32" => 4,
+        "U16" | "I16" => 2,
+        _ => 1,
     }
 }
 

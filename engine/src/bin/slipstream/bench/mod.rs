@@ -81,6 +81,13 @@ struct Outcome {
     table: String,
 }
 
+impl Arguments {
+    /// Finds the model that is called by its name.
+    pub(crate) fn resolve(&mut self) -> Result<()> {
+        self.model.resolve()
+    }
+}
+
 /// Measures what was asked for and prints it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     check(arguments)?;

@@ -24,6 +24,8 @@ pub enum Code {
     ModelNotFound,
     /// The model is known and cannot be served now; try again later.
     ModelUnavailable,
+    /// Somebody uses what was to be changed.
+    InUse,
     /// A bounded queue is full; try again later.
     QueueFull,
     /// The server is shutting down.
@@ -56,6 +58,7 @@ impl Code {
             Self::OverBudget => "over_budget",
             Self::ModelNotFound => "model_not_found",
             Self::ModelUnavailable => "model_unavailable",
+            Self::InUse => "in_use",
             Self::QueueFull => "queue_full",
             Self::ShuttingDown => "shutting_down",
             Self::EngineFailed => "engine_failed",

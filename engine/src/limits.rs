@@ -112,6 +112,12 @@ pub const HUB_ASKED_PAUSE_MS_MAX: u64 = 600_000;
 pub const HUB_SILENCE_MS_MAX: u64 = 60_000;
 /// How long a connection to it may take.
 pub const HUB_CONNECT_MS_MAX: u64 = 20_000;
+/// How long after a look at the models on disk another name that is not known has none made.
+pub const LIBRARY_LOOK_MS: u64 = 1_000;
+/// Imports and conversions that run at once.
+pub const JOBS_AT_ONCE: usize = 2;
+/// Imports and conversions that are listed, those that ended included.
+pub const JOBS_LISTED_MAX: usize = 32;
 /// Models that a search tells, by default.
 pub const SEARCH_HITS_DEFAULT: usize = 20;
 /// The same at most.

@@ -313,6 +313,7 @@ fn card() -> ModelCard {
         sampling_defaults: SamplingParams::default(),
         max_tokens_default: CONTEXT_TOKENS,
         keeps_billing_line: false,
+        request_defaults: RequestDefaults::default(),
         kv: KvProfile { layers: vec![LayerBytes::Full { token_bytes: TOKEN_KV_BYTES }] },
     }
 }

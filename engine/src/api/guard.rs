@@ -60,7 +60,7 @@ impl Guard {
     pub(super) fn cors(&self) -> CorsLayer {
         CorsLayer::new()
             .allow_origin(AllowOrigin::list(self.origins.clone()))
-            .allow_methods([Method::GET, Method::POST, Method::DELETE])
+            .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE])
             .expose_headers([REQUEST_ID, ANTHROPIC_REQUEST_ID, WARNING])
             // OpenAI's own client adds headers of its own making.
             .allow_headers(AllowHeaders::mirror_request())

@@ -1,4 +1,4 @@
-//! HTTP: OpenAI's and Anthropic's APIs, health and statistics over the models of a [`Residency`].
+//! HTTP: OpenAI's and Anthropic's APIs, health and statistics over the models of a [`Residency`], and the [`Hub`].
 //!
 //! Handlers only translate: `wire` reads and shapes bodies, the gateway does the work. Every answer
 //! that is not a success is the error object of the path's dialect, unknown routes included. A client
@@ -16,9 +16,11 @@ mod connections;
 mod dialect;
 mod embeddings;
 mod guard;
+mod hub;
 mod id;
 mod keys;
 mod models;
+mod offer;
 mod openai;
 mod openapi;
 mod pulse;
@@ -37,11 +39,12 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRef};
 use axum::handler::Handler;
 use axum::middleware;
-use axum::routing::{MethodRouter, delete, get, post};
+use axum::routing::{MethodRouter, delete, get, post, put};
 
 use crate::config::{KeepAlive, ServeConfig};
 use crate::error::Result;
 use crate::gateway::Residency;
+use crate::hub::Hub;
 
 use self::answer::Manner;
 use self::caller::Caller;
@@ -51,13 +54,14 @@ use self::rejection::Rejection;
 use self::responses::ResponseStore;
 
 pub use keys::check_exposure;
+pub use offer::Offer;
 pub use serve::{bind, serve};
 
 /// The routes, behind the guards.
 ///
 /// # Errors
 /// `InvalidRequest` for an allowed host or origin that can be none.
-pub fn router(models: Residency, config: &ServeConfig) -> Result<Router> {
+pub fn router(offer: impl Into<Offer>, config: &ServeConfig) -> Result<Router> {
     let guard = Guard::new(config)?;
     let cors = guard.cors();
     let routes = routes()
@@ -71,21 +75,22 @@ pub fn router(models: Residency, config: &ServeConfig) -> Result<Router> {
         .layer(cors)
         .layer(middleware::from_fn_with_state(Arc::new(guard), guard::check))
         .layer(middleware::from_fn(dialect::speak))
-        .with_state(Served::new(models, config.keep_alive)))
+        .with_state(Served::new(offer.into(), config.keep_alive)))
 }
 
 /// What the handlers share.
 #[derive(Debug, Clone)]
 struct Served {
     models: Residency,
+    hub: Option<Hub>,
     responses: Arc<ResponseStore>,
     keep_alive: KeepAlive,
 }
 
 impl Served {
-    fn new(models: Residency, keep_alive: KeepAlive) -> Self {
+    fn new(Offer { models, hub }: Offer, keep_alive: KeepAlive) -> Self {
         let responses = Arc::new(ResponseStore::new(models.clock().clone()));
-        Self { models, responses, keep_alive }
+        Self { models, hub, responses, keep_alive }
     }
 
     /// How `caller` is answered.
@@ -116,6 +121,10 @@ impl Route {
 
     fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Served>) -> Self {
         Self { path, method: "POST", handler: post(handler) }
+    }
+
+    fn put<T: 'static>(path: &'static str, handler: impl Handler<T, Served>) -> Self {
+        Self { path, method: "PUT", handler: put(handler) }
     }
 
     fn delete<T: 'static>(path: &'static str, handler: impl Handler<T, Served>) -> Self {
@@ -149,6 +158,24 @@ fn routes() -> Vec<Route> {
         Route::post("/api/models/{id}/load", models::load),
         Route::post("/api/models/{id}/unload", models::unload),
         Route::post("/api/models/{id}/pin", models::pin),
+        Route::get("/api/hub/library", hub::library),
+        Route::post("/api/hub/library/rescan", hub::rescan),
+        Route::delete("/api/hub/library/{id}", hub::remove),
+        Route::get("/api/hub/search", hub::search),
+        Route::get("/api/hub/repos/{id}", hub::repo),
+        Route::get("/api/hub/downloads", hub::downloads),
+        Route::post("/api/hub/downloads", hub::fetch),
+        Route::post("/api/hub/downloads/{id}/pause", hub::pause),
+        Route::post("/api/hub/downloads/{id}/resume", hub::resume),
+        Route::delete("/api/hub/downloads/{id}", hub::cancel),
+        Route::get("/api/hub/events", hub::events),
+        Route::get("/api/hub/token", hub::token),
+        Route::put("/api/hub/token", hub::keep_token),
+        Route::delete("/api/hub/token", hub::forget_token),
+        Route::post("/api/hub/import", hub::import),
+        Route::post("/api/hub/convert", hub::convert),
+        Route::get("/api/hub/jobs", hub::jobs),
+        Route::delete("/api/hub/jobs/{id}", hub::end_job),
         Route::get("/health", status::health),
         Route::get("/metrics", status::metrics),
         Route::get("/stats", status::stats),

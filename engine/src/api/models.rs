@@ -35,6 +35,7 @@ pub(super) async fn load(
 ) -> Result<(StatusCode, Json<ModelBody>), Rejection> {
     let asked = Asked::from(id.as_str());
     let wait = flag(query, "wait")?;
+    models.look_for(asked).await;
     let mut status = models.load(asked)?;
     if wait {
         drop(models.lease(asked).await?);

@@ -155,6 +155,7 @@ fn status_of(code: Code) -> StatusCode {
         | Code::ContextLengthExceeded
         | Code::OverBudget => StatusCode::BAD_REQUEST,
         Code::ModelNotFound => StatusCode::NOT_FOUND,
+        Code::InUse => StatusCode::CONFLICT,
         Code::QueueFull => StatusCode::TOO_MANY_REQUESTS,
         Code::ModelUnavailable | Code::ShuttingDown | Code::EngineFailed => {
             StatusCode::SERVICE_UNAVAILABLE

@@ -9,9 +9,9 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use super::connections::Connections;
+use super::offer::Offer;
 use crate::config::ServeConfig;
 use crate::error::{Code, Error, Result};
-use crate::gateway::Residency;
 
 /// How long ended requests have to tell their clients so.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -48,13 +48,14 @@ pub async fn bind(host: &str, port: u16) -> Result<TcpListener> {
 /// the listener has no address.
 pub async fn serve(
     listener: TcpListener,
-    models: impl Into<Residency>,
+    offer: impl Into<Offer>,
     config: &ServeConfig,
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
     super::check_exposure(listener.local_addr()?, config)?;
-    let models = models.into();
-    let router = super::router(models.clone(), config)?;
+    let offer = offer.into();
+    let models = offer.models.clone();
+    let router = super::router(offer, config)?;
     let connections = Connections::new(router, models.clock().clone());
     tokio::select! {
         () = connections.accept(&listener) => {}

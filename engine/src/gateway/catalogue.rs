@@ -1,8 +1,11 @@
 //! Where models come from: what there is to load, as plain data.
 
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
 
 use crate::error::{Code, Error, Result};
 
@@ -30,11 +33,21 @@ pub struct Download {
 
 /// The models that there are. It may change at any time, so it is asked each time.
 pub trait Catalogue: Send + Sync {
-    /// The model of that id.
+    /// The model of that id, or of another name that means only it.
     fn find(&self, id: &str) -> Option<Source>;
 
     /// All of them, in the order in which people should see them.
     fn sources(&self) -> Vec<Source>;
+
+    /// Looks for models that came since. Resolves to whether a name that was not found may be found now.
+    fn refresh(&self) -> BoxFuture<'_, bool> {
+        Box::pin(ready(false))
+    }
+
+    /// Why a name that is not found cannot be served, where there is more to say than that nobody has it.
+    fn refusal(&self, _name: &str) -> Option<Error> {
+        None
+    }
 }
 
 /// The models whose directories were named at start.

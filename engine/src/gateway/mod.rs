@@ -23,6 +23,7 @@ mod kept;
 mod live;
 mod logprobs;
 mod markup;
+mod offered;
 mod placement;
 mod profile;
 mod request;
@@ -49,6 +50,7 @@ pub use generation::{AnswerEvent, CacheMiss, FinishReason, Generation, Usage};
 pub use guidance::Structure;
 pub use kept::{CacheListing, ListedPrompt};
 pub use logprobs::{LogprobEntry, TokenLogprob};
+pub use offered::Offered;
 pub use placement::{Ground, Placement, RequestShape, SerialReason, place};
 pub use profile::{Profile, RequestDefaults};
 pub use request::{

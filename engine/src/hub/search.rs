@@ -141,6 +141,13 @@ pub struct Description {
 }
 
 impl Description {
+    /// Bytes of the weights among them.
+    pub fn weight_bytes(&self) -> u64 {
+        let files = self.choice.iter().flat_map(|choice| &choice.files);
+        let weights = files.filter(|file| file.path.extension() == "safetensors");
+        weights.map(|file| file.bytes).fold(0, u64::saturating_add)
+    }
+
     /// Bytes that a download would fetch.
     pub fn fetched_bytes(&self) -> u64 {
         let files = self.choice.iter().flat_map(|choice| &choice.files);

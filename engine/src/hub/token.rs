@@ -83,7 +83,21 @@ impl fmt::Display for TokenSource {
 /// # Errors
 /// `InvalidRequest` when the first of them holds no token, `Io` when it cannot be read.
 pub fn find_token() -> Result<Option<(Token, TokenSource)>> {
-    find(&|name| std::env::var_os(name), dirs::home_dir().as_deref(), &TokenStore::of_process())
+    find_token_with(&TokenStore::of_process(), true)
+}
+
+/// As [`find_token`], in `store` alone where `everywhere` does not hold, else with that in our own store's place.
+///
+/// # Errors
+/// As [`find_token`].
+pub fn find_token_with(
+    store: &TokenStore,
+    everywhere: bool,
+) -> Result<Option<(Token, TokenSource)>> {
+    match everywhere {
+        true => find(&|name| std::env::var_os(name), dirs::home_dir().as_deref(), store),
+        false => Ok(store.get()?.map(|token| (token, TokenSource::Store))),
+    }
 }
 
 fn find(

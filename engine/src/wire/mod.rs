@@ -14,6 +14,7 @@ mod conversation;
 mod effort;
 pub mod embeddings;
 mod fields;
+pub mod hub;
 pub mod models;
 pub mod openai;
 #[cfg(test)]

@@ -62,7 +62,7 @@ async fn kept_prompts_are_listed_with_words_that_tell_them_apart() {
         told.as_object_mut().unwrap().shift_remove(words);
     }
     let expected = json!({
-        "object": "cache.prompt", "tokens": 93, "bytes": 70, "tiers": ["memory", "disk"],
+        "object": "cache.prompt", "model": "lab/bytes", "tokens": 93, "bytes": 70, "tiers": ["memory", "disk"],
         "age_seconds": 2.5, "idle_seconds": 1.25, "hits": 3, "pinned": false,
         "origin": "finished",
     });

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use slipstream_engine::error::Result;
 use slipstream_engine::hub::WeightDtype;
 use slipstream_engine::hub::convert::{ConvertOptions, ConvertProgress, convert};
+use slipstream_engine::hub::jobs::PROGRESS_WORD;
 use slipstream_engine::mlx::Device;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -27,6 +28,9 @@ pub(crate) struct Arguments {
     /// Numbers that share a scale: 32, 64 or 128.
     #[arg(long, value_name = "N", default_value_t = 64)]
     group_size: i32,
+    /// Tell how far it is in lines on stdout, for programs.
+    #[arg(long, hide = true)]
+    progress: bool,
     /// The type of what stays dense: f32, bf16 or f16; else the one that the model's config names.
     #[arg(long)]
     dtype: Option<WeightDtype>,
@@ -41,6 +45,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut show = |progress| {
         if shown {
             eprint!("\r{}", line(progress));
+        }
+        if arguments.progress {
+            let ConvertProgress { done_bytes, total_bytes } = progress;
+            println!("{PROGRESS_WORD} {done_bytes} {total_bytes}");
         }
         stopped.verdict()
     };

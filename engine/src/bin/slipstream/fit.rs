@@ -41,7 +41,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let directory = arguments.places.find(&arguments.model)?.directory;
     let facts = facts(&directory)?;
     let scheme = scheme(arguments.kv_quant, &directory, &facts.outline)?;
-    let wish = Wish { scheme, float_type: float_type(arguments.dtype), chunk_tokens: None };
+    let float_type = float_type(arguments.dtype);
+    let wish = Wish { scheme, float_type, ..Wish::default() };
     let machine = fit::of_device(Device::select()?, &Clock::monotonic())?;
     let machine = match arguments.memory {
         Some(bytes) => machine.with_memory(bytes),
@@ -79,7 +80,7 @@ fn scheme(quant: KvQuant, directory: &Path, outline: &Outline) -> Result<KvSchem
     }
 }
 
-fn float_type(choice: DtypeChoice) -> Option<FloatType> {
+pub(crate) fn float_type(choice: DtypeChoice) -> Option<FloatType> {
     choice.dtype().map(|dtype| match dtype {
         Dtype::Float16 => FloatType::F16,
         Dtype::Bfloat16 => FloatType::Bf16,

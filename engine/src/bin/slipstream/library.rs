@@ -48,7 +48,12 @@ pub(crate) struct RemoveArguments {
 impl PlacesArguments {
     /// The library of these places.
     pub(crate) fn open(&self) -> Result<Library> {
-        Ok(Library::open(Places::of_process(self.models_folder.as_deref())?))
+        Ok(Library::open(self.places()?))
+    }
+
+    /// Where they are.
+    pub(crate) fn places(&self) -> Result<Places> {
+        Places::of_process(self.models_folder.as_deref())
     }
 
     /// The model `name`: a directory that exists wins, then the library's model of that name.

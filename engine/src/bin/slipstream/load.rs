@@ -11,6 +11,7 @@ use slipstream_engine::gateway::{
     Cuts, Embeddings, Landed, LoadStep, Loading, ModelCapabilities, ModelCard, ModelLoader,
     RequestDefaults, Source, TextVectors,
 };
+use slipstream_engine::hub::fit::Wish;
 use slipstream_engine::mlx::{BackEnd, Device, Dtype, ReadProgress, fused, memory};
 use slipstream_engine::model::{self, Decoding, Family, LoadOptions, Loaded, Loading as Reading};
 use slipstream_engine::prompt_cache::disk::{DiskConfig, DiskTier};
@@ -19,6 +20,7 @@ use slipstream_engine::scheduler::MlxExecutor;
 use slipstream_engine::telemetry::MemorySnapshot;
 use tracing::{info, warn};
 
+use crate::fit::float_type;
 use crate::library::PlacesArguments;
 
 /// Weights that take some seconds to read.
@@ -62,8 +64,8 @@ pub(crate) struct Loader {
     pub(crate) arguments: LoadArguments,
     pub(crate) serving: Serving,
     pub(crate) clock: Clock,
-    /// Whether there is no other model, so that every flag is about this one.
-    pub(crate) single: bool,
+    /// The directory of the only model that was named: every flag is about this one.
+    pub(crate) single: Option<PathBuf>,
 }
 
 /// In which form KV caches are stored.
@@ -139,6 +141,18 @@ impl LoadArguments {
     /// What the weights of the model in `directory` will take; 0 when its files do not tell.
     pub(crate) fn estimate(&self, directory: &Path, back_end: BackEnd) -> u64 {
         model::estimate_weights_bytes(directory, self.options(back_end)).unwrap_or_default()
+    }
+
+    /// How models would be served, as far as that holds for all of them.
+    pub(crate) fn wish(&self) -> Result<Wish> {
+        let scheme = match self.kv.kv_quant {
+            KvQuant::Off | KvQuant::Config => KvScheme::Plain,
+            KvQuant::Bits(bits) => KvScheme::Uniform {
+                packing: self.kv.packing(bits)?,
+                start_tokens: self.kv.quantized_kv_start.unwrap_or(0),
+            },
+        };
+        Ok(Wish { scheme, float_type: float_type(self.dtype), ..Wish::default() })
     }
 
     fn begin(&self, directory: &Path, back_end: BackEnd) -> Result<Reading> {
@@ -295,7 +309,7 @@ impl Loader {
     ) -> Result<(Embeddings, Option<String>)> {
         let vectors = TextVectors::of_model(directory, loaded.hidden_size)?;
         match vectors {
-            None if self.arguments.matryoshka && self.single => {
+            None if self.arguments.matryoshka && self.single.as_deref() == Some(directory) => {
                 let message = "`--matryoshka` has no effect on a model that makes no embeddings";
                 Err(Error::new(Code::InvalidRequest, message))
             }
@@ -354,6 +368,12 @@ impl KvArguments {
         }
     }
 
+    fn packing(&self, bits: i32) -> Result<Packing> {
+        let group_size = self.kv_group_size.unwrap_or(i64::from(GROUP_SIZE_DEFAULT));
+        Packing::new(i64::from(bits), group_size)
+            .map_err(|error| error.while_doing("`--kv-group-size`"))
+    }
+
     /// The scheme for the model `loaded` from `directory`.
     fn scheme(&self, directory: &Path, loaded: &Loaded) -> Result<KvScheme> {
         let layers = loaded.model.token_shapes();
@@ -361,9 +381,7 @@ impl KvArguments {
             KvQuant::Off => Ok(KvScheme::Plain),
             KvQuant::Config => read_kv_config(directory, &layers),
             KvQuant::Bits(bits) => {
-                let group_size = self.kv_group_size.unwrap_or(i64::from(GROUP_SIZE_DEFAULT));
-                let packing = Packing::new(i64::from(bits), group_size)
-                    .map_err(|error| error.while_doing("`--kv-group-size`"))?;
+                let packing = self.packing(bits)?;
                 let start_tokens = self.quantized_kv_start.unwrap_or(0);
                 let scheme = KvScheme::Uniform { packing, start_tokens };
                 scheme.check(&layers).map_err(|error| {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slipstream_engine::api;
+use slipstream_engine::api::{self, Offer};
 use slipstream_engine::clock::Clock;
 use slipstream_engine::config::{
     ApiKey, ByteBudget, ByteCount, KeepAlive, Levers, MemoryPlan, SchedulerConfig, ServeConfig,
@@ -13,9 +13,14 @@ use slipstream_engine::config::{
 };
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::gateway::{
-    Asked, Catalogue, Directories, Engine, FleetThread, ModelSettings, PLACEMENT_LOG, Residency,
-    ResidencyConfig, Source, directory_id,
+    Asked, Catalogue, Directories, Engine, FleetThread, ModelSettings, Offered, PLACEMENT_LOG,
+    Residency, ResidencyConfig, Source, directory_id,
 };
+use slipstream_engine::hub::download::DownloadConfig;
+use slipstream_engine::hub::fit::{self, Wish};
+use slipstream_engine::hub::remote::{Remote, RemoteConfig};
+use slipstream_engine::hub::token::TokenStore;
+use slipstream_engine::hub::{Hub, HubConfig};
 use slipstream_engine::limits;
 use slipstream_engine::mlx::thread::RebuildPause;
 use slipstream_engine::mlx::{BackEnd, Device};
@@ -24,17 +29,23 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tracing_subscriber::EnvFilter;
 
+use crate::library::{Found, PlacesArguments};
 use crate::load::{LoadArguments, Loader, Serving, check_directory};
 use crate::sampling::{SamplingArguments, described};
 
 /// What `slipstream serve` takes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// A model directory: config.json, tokenizer.json, safetensors (repeatable). Models are called like their
-    /// directories. The first one is loaded at start, stays, and is meant where a request names none; others are
-    /// loaded when they are asked for.
-    #[arg(long = "model", value_name = "DIR", required = true)]
+    /// A model (repeatable): a directory with config.json, tokenizer.json and safetensors, which is called like
+    /// the directory, or a name of `slipstream ls`. The first one is loaded at start, stays, and is meant where a
+    /// request names none. Other ones, and those of `slipstream ls`, are loaded when they are asked for.
+    #[arg(long = "model", value_name = "NAME|DIR")]
     models: Vec<PathBuf>,
+    /// Serve the models that `--model` names and no others.
+    #[arg(long, requires = "models")]
+    only: bool,
+    #[command(flatten)]
+    places: PlacesArguments,
     /// How long other models than the first stay loaded after their last request: seconds or `off`.
     #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = ttl)]
     model_ttl: Ttl,
@@ -197,35 +208,51 @@ async fn serve(arguments: Arguments, levers: Levers) -> Result<()> {
     arguments.check()?;
     let device = Device::select()?;
     let serving = arguments.serving(device.back_end(), levers);
-    let residency = arguments.residency(device)?;
-    let catalogue = Arc::new(arguments.catalogue(device.back_end())?);
-    check_settings(&residency.settings, &*catalogue)?;
+    let named = arguments.named(device.back_end())?;
+    let residency = arguments.residency(device, &named)?;
+    let single = match &named.sources()[..] {
+        [model] => Some(model.directory.clone()),
+        _ => None,
+    };
+    let hub = arguments.hub(device, &clock).await?;
+    let catalogue = arguments.offered(named, hub.as_ref());
+    check_settings(&residency.settings, &*catalogue, arguments.only)?;
     // The port comes first: a model takes seconds to load, a port in use is known at once.
     let listener = api::bind(&arguments.host, arguments.port).await?;
     let config = arguments.serve_config()?;
     api::check_exposure(listener.local_addr()?, &config)?;
-    let loader = Loader {
-        arguments: arguments.loading.clone(),
-        serving,
-        clock: clock.clone(),
-        single: arguments.models.len() == 1,
-    };
+    let loader =
+        Loader { arguments: arguments.loading.clone(), serving, clock: clock.clone(), single };
     let (pause, plan) = (RebuildPause::default(), arguments.plan(device)?);
     let thread = Arc::new(FleetThread::start(clock.clone(), pause, plan, Arc::new(loader))?);
     let models = Residency::new(Arc::clone(&thread), catalogue, residency, clock.clone());
-    let default = models.lease(Asked::DEFAULT).await?;
-    print_ready_card(&listener, &models, &default, clock.now())?;
-    drop(default);
-    let served = api::serve(listener, models, &config, shutdown).await;
+    match arguments.models.is_empty() {
+        true => print_library_card(&listener, &models, hub.as_ref(), clock.now())?,
+        false => {
+            let default = models.lease(Asked::DEFAULT).await?;
+            print_ready_card(&listener, &models, &default, clock.now())?;
+        }
+    }
+    let offer = match hub {
+        Some(hub) => Offer::from((models, hub)),
+        None => Offer::from(models),
+    };
+    let served = api::serve(listener, offer, &config, shutdown).await;
     thread.shut_down();
     served
 }
 
+/// Looks for what is said of models that are not there. Where others may come, that is no fault.
+///
 /// # Errors
-/// `InvalidRequest` for what is said of a model that is not there.
-fn check_settings(settings: &ModelSettings, catalogue: &dyn Catalogue) -> Result<()> {
+/// `InvalidRequest` naming the first one.
+fn check_settings(settings: &ModelSettings, catalogue: &dyn Catalogue, only: bool) -> Result<()> {
     let stray = settings.ids().find(|id| catalogue.find(id).is_none());
     stray.map_or(Ok(()), |id| {
+        if !only {
+            tracing::warn!("`--models-config` speaks of `{id}`, and no model is called so yet");
+            return Ok(());
+        }
         let names: Vec<String> =
             catalogue.sources().iter().map(|source| format!("`{}`", source.id)).collect();
         let message = format!("`--models-config` speaks of `{id}`, and no model is called so");
@@ -278,29 +305,72 @@ impl Arguments {
     }
 
     /// The models of the command line.
-    fn catalogue(&self, back_end: BackEnd) -> Result<Directories> {
-        let sources = self.models.iter().map(|directory| {
-            check_directory(directory)?;
+    fn named(&self, back_end: BackEnd) -> Result<Directories> {
+        let sources = self.models.iter().map(|model| {
+            let Found { directory, id } = self.places.find(model)?;
+            check_directory(&directory)?;
             Ok(Source {
-                id: directory_id(directory).into(),
-                directory: directory.clone(),
-                weights_bytes: self.loading.estimate(directory, back_end),
+                id: id.unwrap_or_else(|| directory_id(&directory)).into(),
+                weights_bytes: self.loading.estimate(&directory, back_end),
+                directory,
                 download: None,
             })
         });
         Directories::new(sources.collect::<Result<_>>()?)
     }
 
-    fn residency(&self, device: Device) -> Result<ResidencyConfig> {
+    /// The models of this machine and of the hub. Where a model is named, a server without them is one too.
+    async fn hub(&self, device: Device, clock: &Clock) -> Result<Option<Hub>> {
+        match self.open_hub(device, clock).await {
+            Ok(hub) => Ok(Some(hub)),
+            Err(error) if self.models.is_empty() => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "only the models that are named are served");
+                Ok(None)
+            }
+        }
+    }
+
+    async fn open_hub(&self, device: Device, clock: &Clock) -> Result<Hub> {
+        let wish = Wish {
+            chunk_tokens: Some(
+                self.serving(device.back_end(), Levers::default()).scheduler.prefill_chunk_tokens,
+            ),
+            kv_budget_bytes: match self.kv_budget {
+                ByteBudget::Bytes(bytes) => Some(bytes),
+                ByteBudget::Auto | ByteBudget::Off => None,
+            },
+            ..self.loading.wish()?
+        };
+        let config = HubConfig {
+            download: DownloadConfig::new(self.places.places()?),
+            machine: Some(fit::of_device(device, clock)?),
+            wish,
+            tokens: TokenStore::of_process(),
+            tokens_everywhere: true,
+            program: std::env::current_exe().ok(),
+        };
+        let remote = Remote::new(RemoteConfig::of_process()?, clock.clone())?;
+        Hub::open(config, remote, clock.clone()).await
+    }
+
+    /// What is served.
+    fn offered(&self, named: Directories, hub: Option<&Hub>) -> Arc<dyn Catalogue> {
+        match hub {
+            Some(hub) if !self.only => Arc::new(Offered::new(named, hub.clone())),
+            Some(_) | None => Arc::new(named),
+        }
+    }
+
+    fn residency(&self, device: Device, named: &Directories) -> Result<ResidencyConfig> {
         let settings = self.models_config.as_deref().map(ModelSettings::read).transpose()?;
         let room = self.plan(device)?.room(0);
         let headroom_bytes = match self.kv_budget {
             ByteBudget::Auto => limits::KV_HEADROOM_BYTES,
             ByteBudget::Off | ByteBudget::Bytes(_) => 0,
         };
-        let first = self.models.first().map(|directory| directory_id(directory));
         Ok(ResidencyConfig {
-            default_id: first.unwrap_or_default().into(),
+            default_id: named.sources().first().map(|source| Arc::clone(&source.id)),
             ttl: self.model_ttl.0,
             weights_bytes_max: Some(room.usable_bytes().saturating_sub(headroom_bytes)),
             settings: settings.unwrap_or_default(),
@@ -346,6 +416,47 @@ pub(crate) fn shutdown_signal(answer: &'static str) -> Result<impl Future<Output
 
 use tokio::signal::unix::{SignalKind, signal};
 
+/// Names that are printed of the library.
+const NAMES_SHOWN_MAX: usize = 12;
+
+/// What is served where no model was named.
+fn print_library_card(
+    listener: &TcpListener,
+    models: &Residency,
+    hub: Option<&Hub>,
+    took: Duration,
+) -> Result<()> {
+    let url = url(listener)?;
+    let names = models.names();
+    println!("slipstream is ready after {:.1} s", took.as_secs_f64());
+    println!("  URL        {url}");
+    if let Some(hub) = hub {
+        println!("  folder     {}", hub.places().models.display());
+    }
+    match names.len() {
+        0 => println!("  models     none yet: `slipstream search` and `slipstream get` bring some"),
+        _ => println!("  models     {}; loaded when they are asked for", listed(&names)),
+    }
+    println!("  try        curl {url}/models");
+    Ok(())
+}
+
+/// The first of these names, and how many more there are.
+fn listed(names: &[Arc<str>]) -> String {
+    let shown = names[..names.len().min(NAMES_SHOWN_MAX)].join(", ");
+    match names.len().saturating_sub(NAMES_SHOWN_MAX) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+fn url(listener: &TcpListener) -> Result<String> {
+    let address = listener.local_addr().map_err(|error| {
+        Error::new(Code::Io, format!("failed to read the listening address: {error}"))
+    })?;
+    Ok(format!("http://{address}/v1"))
+}
+
 fn print_ready_card(
     listener: &TcpListener,
     models: &Residency,
@@ -353,10 +464,7 @@ fn print_ready_card(
     took: Duration,
 ) -> Result<()> {
     let (card, scheduler) = (default.card(), default.scheduler());
-    let address = listener.local_addr().map_err(|error| {
-        Error::new(Code::Io, format!("failed to read the listening address: {error}"))
-    })?;
-    let url = format!("http://{address}/v1");
+    let url = url(listener)?;
     let lane = match (scheduler.batch_rows_max, &card.capabilities.serial_because[..]) {
         (1, []) => "1 row at a time (serial)".to_owned(),
         (rows, []) => format!("{rows} rows together at most"),
@@ -376,7 +484,7 @@ fn print_ready_card(
     println!("  model      {} ({} tokens of context)", card.id, card.context_tokens);
     let others: Vec<_> = models.names().into_iter().filter(|name| **name != *card.id).collect();
     if !others.is_empty() {
-        println!("  also       {}", others.join(", "));
+        println!("  also       {}", listed(&others));
     }
     println!("  back end   {}, {}", card.back_end, card.dtype);
     println!("  batch      {lane}");

@@ -79,7 +79,7 @@ pub(super) struct FleetHost<E: Executor> {
     thread: Arc<FleetThread<E>>,
     commons: Commons,
     /// The model without which the engine is nothing.
-    essential: Arc<str>,
+    essential: Option<Arc<str>>,
     known: Mutex<HashMap<Arc<str>, Known>>,
 }
 
@@ -91,7 +91,11 @@ struct Known {
 }
 
 impl<E: Executor + 'static> FleetHost<E> {
-    pub(super) fn new(thread: Arc<FleetThread<E>>, commons: Commons, essential: Arc<str>) -> Self {
+    pub(super) fn new(
+        thread: Arc<FleetThread<E>>,
+        commons: Commons,
+        essential: Option<Arc<str>>,
+    ) -> Self {
         Self { thread, commons, essential, known: Mutex::default() }
     }
 
@@ -112,7 +116,7 @@ impl<E: Executor + 'static> FleetHost<E> {
 impl<E: Executor + 'static> Host for FleetHost<E> {
     fn load(&self, source: Source, meter: Arc<LoadMeter>) -> BoxFuture<'static, Result<Hosted>> {
         let Known { number, board } = self.known(&source.id);
-        let essential = source.id == self.essential;
+        let essential = self.essential.as_ref() == Some(&source.id);
         let (thread, commons) = (Arc::clone(&self.thread), self.commons.clone());
         Box::pin(async move {
             let directory = source.directory.clone();

@@ -510,6 +510,11 @@ impl Model {
         }
     }
 
+    /// Whether its files are, or are to be, read.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.leases > 0 || !matches!(self.stage, Stage::Absent | Stage::Failed { .. })
+    }
+
     fn is_evictable(&self) -> bool {
         self.stage == Stage::Ready && self.leases == 0 && !self.keeping.pinned
     }

@@ -49,8 +49,9 @@ pub struct Residency(Arc<Inner>);
 /// How models are kept.
 #[derive(Debug, Clone)]
 pub struct ResidencyConfig {
-    /// The model that requests mean which name none; it is pinned unless the settings say otherwise.
-    pub default_id: Arc<str>,
+    /// The model that requests mean which name none; it is pinned unless the settings say otherwise. Without one
+    /// they mean the model that was used last, else the only one there is.
+    pub default_id: Option<Arc<str>>,
     /// How long other models stay after their last use; `None` is for ever.
     pub ttl: Option<Duration>,
     /// What weights of all models may take together; `None` is no bound.
@@ -105,7 +106,7 @@ impl Residency {
         clock: Clock,
     ) -> Self {
         let commons = Commons::new(clock);
-        let essential = Arc::clone(&config.default_id);
+        let essential = config.default_id.clone();
         let host = Arc::new(FleetHost::new(Arc::clone(&thread), commons.clone(), essential));
         let residency = Self::on(host.clone(), catalogue, config, commons);
         let inner = Arc::downgrade(&residency.0);
@@ -138,7 +139,7 @@ impl Residency {
     pub async fn lease(&self, asked: Asked<'_>) -> Result<Engine> {
         let inner = &self.0;
         inner.commons.check_serving()?;
-        let Selection { source, profile } = inner.select(asked)?;
+        let Selection { source, profile } = inner.look_for(asked).await?;
         inner.check_whole(&source)?;
         let (engine, lease) = match inner.ask(&source)? {
             Asking::Granted(engine, lease) => (engine, lease),
@@ -182,7 +183,7 @@ impl From<Engine> for Residency {
         let id: Arc<str> = engine.card().id.as_str().into();
         let commons = engine.commons().clone();
         let config = ResidencyConfig {
-            default_id: Arc::clone(&id),
+            default_id: Some(Arc::clone(&id)),
             ttl: None,
             weights_bytes_max: None,
             settings: ModelSettings::default(),
@@ -272,7 +273,39 @@ impl Inner {
     }
 
     fn select(&self, asked: Asked<'_>) -> Result<Selection> {
-        select(asked, &*self.catalogue, &self.config.settings, &self.config.default_id)
+        select(asked, &*self.catalogue, &self.config.settings, &|| self.default_id())
+    }
+
+    /// As [`Inner::select`]; a name that is not known is looked for once more.
+    async fn look_for(&self, asked: Asked<'_>) -> Result<Selection> {
+        match self.select(asked) {
+            Err(error) if error.code() == Code::ModelNotFound && self.catalogue.refresh().await => {
+                self.select(asked)
+            }
+            selected => selected,
+        }
+    }
+
+    /// The model that requests mean which name none.
+    fn default_id(&self) -> Option<Arc<str>> {
+        self.config.default_id.clone().or_else(|| self.last_used()).or_else(|| {
+            match &self.catalogue.sources()[..] {
+                [only] => Some(Arc::clone(&only.id)),
+                _ => None,
+            }
+        })
+    }
+
+    /// Of the models that there are still, the one that was asked for last.
+    fn last_used(&self) -> Option<Arc<str>> {
+        let mut used: Vec<(Time, Arc<str>)> = {
+            let state = self.state.lock();
+            let models = state.machine.models().filter(|model| model.used_at > Time::ZERO);
+            models.map(|model| (model.used_at, Arc::clone(&model.source.id))).collect()
+        };
+        used.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+        let there = |id: &Arc<str>| self.catalogue.find(id).is_some_and(|source| source.id == *id);
+        used.into_iter().map(|(_, id)| id).find(there)
     }
 
     fn check_whole(&self, source: &Source) -> Result<()> {
@@ -284,7 +317,7 @@ impl Inner {
 
     /// How the model `id` is kept unless somebody said otherwise since the start.
     fn keeping(&self, id: &str) -> Keeping {
-        let is_default = *id == *self.config.default_id;
+        let is_default = self.config.default_id.as_deref() == Some(id);
         let said = self.config.settings.of_model(id);
         let pinned = said.and_then(|one| one.pinned).unwrap_or(is_default);
         let ttl = said.and_then(|one| one.ttl);

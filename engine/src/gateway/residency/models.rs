@@ -1,5 +1,6 @@
 //! What people see of the models, and do to them.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -21,13 +22,14 @@ impl Residency {
     pub fn models(&self) -> Vec<ModelStatus> {
         let inner = &self.0;
         let mut sources = inner.catalogue.sources();
+        let default = inner.default_id();
         let state = inner.state.lock();
         let known: Vec<Arc<str>> = sources.iter().map(|source| Arc::clone(&source.id)).collect();
         let stray = state.machine.models().filter(|model| model.held_bytes() > 0);
         sources.extend(
             stray.map(|model| model.source.clone()).filter(|source| !known.contains(&source.id)),
         );
-        sources.iter().map(|source| inner.status(&state, source)).collect()
+        sources.iter().map(|source| inner.status(&state, source, default.as_deref())).collect()
     }
 
     /// How the model that `asked` means stands.
@@ -36,7 +38,7 @@ impl Residency {
     /// `ModelNotFound` with all names.
     pub fn model(&self, asked: Asked<'_>) -> Result<ModelStatus> {
         let source = self.0.select(asked)?.source;
-        Ok(self.0.status(&self.0.state.lock(), &source))
+        Ok(self.0.status_of(&source))
     }
 
     /// Every name by which a request may ask for a model.
@@ -44,9 +46,54 @@ impl Residency {
         names(&*self.0.catalogue, &self.0.config.settings)
     }
 
-    /// The id of the default model.
-    pub fn default_id(&self) -> &str {
-        &self.0.config.default_id
+    /// The id of the model that requests mean which name none, if there is one now.
+    pub fn default_id(&self) -> Option<Arc<str>> {
+        self.0.default_id()
+    }
+
+    /// Looks once more for the model that `asked` means, where it is not known.
+    pub async fn look_for(&self, asked: Asked<'_>) {
+        // Whoever asks for it next hears what is wrong.
+        let _ = self.0.look_for(asked).await;
+    }
+
+    /// Has the list of models count as changed whenever `changes` says so, until its sender is gone.
+    pub fn follow(&self, mut changes: watch::Receiver<u64>) {
+        let Some(runtime) = &self.0.runtime else { return };
+        let inner = Arc::downgrade(&self.0);
+        runtime.spawn(async move {
+            while changes.changed().await.is_ok() {
+                let Some(inner) = inner.upgrade() else { return };
+                inner.changes.send_modify(|changes| *changes += 1);
+            }
+        });
+    }
+
+    /// Whether nobody needs the files in `directory`. It may ask the file system.
+    ///
+    /// # Errors
+    /// `InUse` while its model is in memory, on its way there, or waited for.
+    pub fn check_unused(&self, directory: &Path) -> Result<()> {
+        let held: Vec<(Arc<str>, PathBuf, usize)> = {
+            let state = self.0.state.lock();
+            let held = state.machine.models().filter(|model| model.is_wanted());
+            held.map(|model| {
+                (Arc::clone(&model.source.id), model.source.directory.clone(), model.leases)
+            })
+            .collect()
+        };
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let wanted = real(directory);
+        match held.iter().find(|(_, directory, _)| real(directory) == wanted) {
+            None => Ok(()),
+            Some((id, _, leases)) => {
+                let error = Error::new(
+                    Code::InUse,
+                    format!("`{id}` is loaded, and {leases} requests use it"),
+                );
+                Err(error.with_hint("unload it first"))
+            }
+        }
     }
 
     /// A receiver that is woken when the list of models changes. How far a load is does not wake it.
@@ -64,7 +111,7 @@ impl Residency {
         self.0.check_whole(&source)?;
         let keeping = self.0.keeping(&source.id);
         self.0.note(|machine, now| machine.load(now, &source, keeping));
-        Ok(self.0.status(&self.0.state.lock(), &source))
+        Ok(self.0.status_of(&source))
     }
 
     /// Begins to unload the model that `asked` means: when its live requests have ended, or with `force` at once,
@@ -79,7 +126,7 @@ impl Residency {
             return Err(Error::new(Code::Unsupported, message));
         }
         self.0.note(|machine, now| machine.unload(now, &source.id, force));
-        Ok(self.0.status(&self.0.state.lock(), &source))
+        Ok(self.0.status_of(&source))
     }
 
     /// Pins or unpins the model that `asked` means, until the server ends.
@@ -90,7 +137,7 @@ impl Residency {
         let source = self.0.select(asked)?.source;
         let keeping = self.0.keeping_now(&source.id);
         self.0.note(|machine, now| machine.keep(now, &source, Keeping { pinned, ..keeping }));
-        Ok(self.0.status(&self.0.state.lock(), &source))
+        Ok(self.0.status_of(&source))
     }
 
     /// Ends the live request `id` where it is; `false` when no such request is live.
@@ -122,7 +169,8 @@ impl Residency {
             let shown = |id: &Arc<str>| inner.host.snapshot(id).unwrap_or_default();
             state.cards.iter().map(|(id, card)| (Arc::clone(card), shown(id))).collect()
         };
-        let is_default = |card: &ModelCard| card.id == *inner.config.default_id;
+        let default = inner.default_id();
+        let is_default = |card: &ModelCard| default.as_deref() == Some(&*card.id);
         models.sort_by(|(one, _), (other, _)| {
             (!is_default(one), &one.id).cmp(&(!is_default(other), &other.id))
         });
@@ -136,7 +184,8 @@ impl Residency {
         let shown: Vec<(String, &Snapshot)> =
             models.iter().map(|(card, shown)| (card.id.clone(), &**shown)).collect();
         let healthy = self.health() == Health::Serving;
-        self.0.commons.meters.of(self.default_id()).text_of(&shown, &memory, healthy)
+        let default = self.default_id().unwrap_or_default();
+        self.0.commons.meters.of(&default).text_of(&shown, &memory, healthy)
     }
 
     /// Since when it serves, in Unix seconds.
@@ -151,7 +200,12 @@ impl Inner {
         asked.unwrap_or_else(|| self.keeping(id))
     }
 
-    fn status(&self, state: &State, source: &Source) -> ModelStatus {
+    fn status_of(&self, source: &Source) -> ModelStatus {
+        let default = self.default_id();
+        self.status(&self.state.lock(), source, default.as_deref())
+    }
+
+    fn status(&self, state: &State, source: &Source, default: Option<&str>) -> ModelStatus {
         let (id, now) = (&source.id, self.now());
         let said = self.config.settings.of_model(id);
         let model = state.machine.get(id);
@@ -162,7 +216,7 @@ impl Inner {
             id: Arc::clone(id),
             aliases: said.map(|one| one.aliases.clone()).unwrap_or_default(),
             profiles: said.iter().flat_map(|one| one.profiles.keys()).cloned().collect(),
-            is_default: **id == *self.config.default_id,
+            is_default: default == Some(&**id),
             state: match (stage, source.download) {
                 (Stage::Absent, Some(_)) => "downloading",
                 (stage, _) => stage.name(),

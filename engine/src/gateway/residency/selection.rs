@@ -43,15 +43,16 @@ pub(super) struct Selection {
     pub(super) profile: Option<Profile>,
 }
 
-/// Selects among the models of `catalogue`, of which `default_id` is the default.
+/// Selects among the models of `catalogue`, of which `default` tells the default one's id.
 pub(super) fn select(
     asked: Asked<'_>,
     catalogue: &dyn Catalogue,
     settings: &ModelSettings,
-    default_id: &str,
+    default: &dyn Fn() -> Option<Arc<str>>,
 ) -> Result<Selection> {
+    let find_default = || default().and_then(|id| catalogue.find(&id));
     let find = |name: &str| match DEFAULT_NAMES.contains(&name) {
-        true => catalogue.find(default_id),
+        true => find_default(),
         false => {
             let aliased = || settings.aliased(name).and_then(|id| catalogue.find(id));
             catalogue.find(name).or_else(aliased)
@@ -67,10 +68,11 @@ pub(super) fn select(
     {
         return Ok(Selection { source, profile: Some(found.clone()) });
     }
-    let default = asked.or_default.then(|| catalogue.find(default_id)).flatten();
-    default
-        .map(|source| Selection { source, profile: None })
-        .ok_or_else(|| not_found(name, &names(catalogue, settings)))
+    let default = asked.or_default.then(find_default).flatten();
+    default.map(|source| Selection { source, profile: None }).ok_or_else(|| {
+        let told = catalogue.refusal(name);
+        told.unwrap_or_else(|| not_found(name, &names(catalogue, settings)))
+    })
 }
 
 /// Every name by which models of `catalogue` can be asked for, profiles included.
@@ -98,7 +100,12 @@ fn not_found(name: &str, names: &[Arc<str>]) -> Error {
         None => name.to_owned(),
     };
     let listed = if listed.is_empty() { "none".to_owned() } else { listed.join(", ") };
-    let message = format!("no model `{name}` is served; this server serves {listed}{more}");
+    let message = match DEFAULT_NAMES.contains(&name.as_str()) {
+        false => format!("no model `{name}` is served; this server serves {listed}{more}"),
+        true => {
+            format!("no model is named, and none is the default; this server serves {listed}{more}")
+        }
+    };
     Error::new(Code::ModelNotFound, message).with_param("model")
 }
 
@@ -133,7 +140,9 @@ mod tests {
 
     /// The id that a name selects, and the temperature of its profile if it has one.
     fn selected(name: Option<&str>, or_default: bool) -> Result<(String, Option<Option<f32>>)> {
-        let selection = select(Asked { name, or_default }, &catalogue(), &settings(), "large")?;
+        let selection = select(Asked { name, or_default }, &catalogue(), &settings(), &|| {
+            Some("large".into())
+        })?;
         let temperature = selection.profile.map(|profile| profile.sampling.temperature);
         Ok((selection.source.id.to_string(), temperature))
     }

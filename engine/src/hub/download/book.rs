@@ -80,6 +80,12 @@ impl Downloads {
         self.0.told.subscribe()
     }
 
+    /// The download of `repo`, if there is one.
+    pub fn get(&self, repo: &RepoId) -> Option<DownloadProgress> {
+        let entries = self.0.entries.lock();
+        entries.iter().find(|entry| entry.is_of(repo)).map(|entry| entry.progress.clone())
+    }
+
     /// Where the download of `repo` stands; absent if there is none.
     pub fn state(&self, repo: &RepoId) -> DownloadState {
         let entries = self.0.entries.lock();

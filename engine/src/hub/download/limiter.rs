@@ -1,8 +1,9 @@
 //! The bandwidth that all files share.
 
-use parking_lot::Mutex;
-
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::clock::{Clock, Time};
 
@@ -13,7 +14,8 @@ const BURST: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Limiter {
     clock: Clock,
-    bytes_per_second: Option<u64>,
+    /// 0 is no bound.
+    bytes_per_second: AtomicU64,
     /// When all that was taken so far has had its time.
     paid: Mutex<Time>,
 }
@@ -21,13 +23,25 @@ pub(crate) struct Limiter {
 impl Limiter {
     /// No bound without `bytes_per_second`; 0 counts as 1.
     pub(crate) fn new(clock: Clock, bytes_per_second: Option<u64>) -> Self {
-        let bytes_per_second = bytes_per_second.map(|bytes| bytes.max(1));
-        Self { clock, bytes_per_second, paid: Mutex::default() }
+        let limiter = Self { clock, bytes_per_second: AtomicU64::new(0), paid: Mutex::default() };
+        limiter.set(bytes_per_second);
+        limiter
+    }
+
+    /// Holds them to another bandwidth from now on.
+    pub(crate) fn set(&self, bytes_per_second: Option<u64>) {
+        let bytes = bytes_per_second.map_or(0, |bytes| bytes.max(1));
+        self.bytes_per_second.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The bandwidth that there is.
+    pub(crate) fn bytes_per_second(&self) -> Option<u64> {
+        Some(self.bytes_per_second.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
     }
 
     /// Waits until `bytes` that have arrived may be followed by others.
     pub(crate) async fn take(&self, bytes: usize) {
-        let Some(bytes_per_second) = self.bytes_per_second else {
+        let Some(bytes_per_second) = self.bytes_per_second() else {
             return;
         };
         let until = {

@@ -82,6 +82,16 @@ impl Fetching {
         let limiter = Limiter::new(remote.clock().clone(), config.bytes_per_second);
         Self { remote, config, limiter: Arc::new(limiter) }
     }
+
+    /// Has all files together keep to so many bytes per second from now on; `None` is no bound.
+    pub fn limit(&self, bytes_per_second: Option<u64>) {
+        self.limiter.set(bytes_per_second);
+    }
+
+    /// The bytes per second that all files together keep to, if there is a bound.
+    pub fn bytes_per_second(&self) -> Option<u64> {
+        self.limiter.bytes_per_second()
+    }
 }
 
 /// How a download ended.

@@ -7,11 +7,13 @@
 //! caches, as `serve --kv-budget auto` has it, so that what is said here is what the server then does.
 
 mod bandwidth;
+mod guess;
 mod machine;
 #[cfg(test)]
 mod tests;
 
 pub use self::bandwidth::{Bandwidth, chip_bandwidth, probe_bandwidth};
+pub use self::guess::guess;
 #[cfg(feature = "mlx")]
 pub use self::machine::of_device;
 pub use self::machine::{Machine, Processing};
@@ -51,6 +53,8 @@ pub struct Wish {
     pub float_type: Option<FloatType>,
     /// Prompt tokens that run at once; `None` is the server's default for the machine.
     pub chunk_tokens: Option<usize>,
+    /// Bytes that caches may take; `None` is what weights and headroom leave.
+    pub kv_budget_bytes: Option<u64>,
 }
 
 /// Whether a model fits.
@@ -124,9 +128,14 @@ pub fn fit(subject: Subject<'_>, machine: &Machine, wish: &Wish) -> Fit {
         transient_bytes: reckoning.transient_bytes(comfortable_tokens),
         headroom_bytes: KV_HEADROOM_BYTES,
         usable_bytes: room.usable_bytes(),
-        kv_budget_bytes: room.kv_bytes(),
+        kv_budget_bytes: reckoning.kv_budget_bytes,
         rows: ROWS.iter().map(|rows| reckoning.rows(*rows)).collect(),
     }
+}
+
+/// Bytes of the weights of `subject` once they are loaded.
+pub fn weights_bytes(subject: Subject<'_>, machine: &Machine, wish: &Wish) -> u64 {
+    Reckoning::new(subject, machine, wish).room.weights_bytes
 }
 
 /// Bytes that the allocator holds at most while `subject` is loaded and then runs one row of `tokens` tokens, all
@@ -145,6 +154,7 @@ struct Reckoning<'a> {
     profile: KvProfile,
     room: Room,
     chunk_tokens: usize,
+    kv_budget_bytes: u64,
     comfortable_tokens: usize,
 }
 
@@ -152,23 +162,25 @@ impl<'a> Reckoning<'a> {
     fn new(subject: Subject<'a>, machine: &'a Machine, wish: &Wish) -> Self {
         let float_type = wish.float_type.unwrap_or_else(|| machine.float_type(subject.weights));
         let Subject { outline, weights } = subject;
+        let room = Room {
+            total_bytes: machine.memory_bytes,
+            weights_bytes: weights.all.bytes(float_type.bytes()),
+        };
         Self {
             subject,
             machine,
             float_type,
             profile: outline.kv_profile(&wish.scheme, float_type.bytes()),
-            room: Room {
-                total_bytes: machine.memory_bytes,
-                weights_bytes: weights.all.bytes(float_type.bytes()),
-            },
+            room,
             chunk_tokens: wish.chunk_tokens.unwrap_or(machine.processing.chunk_tokens()),
+            kv_budget_bytes: wish.kv_budget_bytes.unwrap_or_else(|| room.kv_bytes()),
             comfortable_tokens: COMFORTABLE_TOKENS.min(outline.context_tokens),
         }
     }
 
     fn verdict(&self) -> Verdict {
         let smallest = self.profile.row_bytes(1);
-        if self.room.kv_bytes() < smallest {
+        if self.kv_budget_bytes.min(self.room.kv_bytes()) < smallest {
             return Verdict::No;
         }
         let needed = self.running_bytes(self.comfortable_tokens).max(self.load_peak_bytes());
@@ -190,7 +202,7 @@ impl<'a> Reckoning<'a> {
 
     /// Tokens that each of `rows` rows may have within the budget: whole granules, as caches grow.
     fn context_tokens(&self, rows: usize) -> usize {
-        let budget = self.room.kv_bytes();
+        let budget = self.kv_budget_bytes;
         let granules = self.subject.outline.context_tokens.div_ceil(KV_GRANULE_TOKENS);
         let fits = |granules: usize| {
             self.profile.batch_bytes(rows, granules * KV_GRANULE_TOKENS) <= budget

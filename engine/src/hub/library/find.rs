@@ -11,7 +11,7 @@ const LISTED_MAX: usize = 8;
 const ALIKE: f64 = 0.82;
 
 /// The entry called `name`: see [`Library::find`](super::Library::find).
-pub(super) fn find<'a>(name: &str, entries: &[&'a Entry]) -> Result<&'a Entry> {
+pub(crate) fn find<'a>(name: &str, entries: &[&'a Entry]) -> Result<&'a Entry> {
     if let Some(exact) = entries.iter().find(|entry| entry.id == name) {
         return Ok(exact);
     }

@@ -27,8 +27,10 @@ const FOREIGN_WEIGHTS: [&str; 5] = [".bin", ".pt", ".pth", ".gguf", ".npz"];
 const SMALL_FILES: [&str; 3] = [CONFIG, INDEX_FILE, "tokenizer_config.json"];
 /// Bytes of a small JSON file at most.
 const SMALL_BYTES_MAX: u64 = 32 << 20;
-/// Bytes at the end of a tokenizer's file that tell whether it was cut.
+/// Bytes at the end of a large tokenizer's file that tell whether it was cut.
 const TAIL_BYTES: u64 = 64;
+/// Bytes of a file that is read whole in any place.
+const READ_WHOLE_BYTES_MAX: u64 = 256 << 10;
 
 /// The model in `directory`, which lies in none of the places.
 ///
@@ -62,7 +64,7 @@ pub(super) fn entry(candidate: &Candidate, stamp: &Stamp) -> Option<Entry> {
         Ok(facts) => (State::Ready, Some(facts)),
         Err(state) => (state, None),
     };
-    let state = match missing(&candidate.directory, stamp) {
+    let state = match missing(candidate, stamp) {
         Err(damage) => State::Damaged(damage),
         Ok(missing) if missing.is_empty() => state,
         Ok(missing) => match (foreign_weights(stamp), state) {
@@ -97,7 +99,8 @@ fn foreign_weights(stamp: &Stamp) -> Option<String> {
 ///
 /// # Errors
 /// What is wrong with a file that says which there should be.
-fn missing(directory: &Path, stamp: &Stamp) -> std::result::Result<Vec<String>, String> {
+fn missing(candidate: &Candidate, stamp: &Stamp) -> std::result::Result<Vec<String>, String> {
+    let (directory, vouched) = (candidate.directory.as_path(), candidate.commit.is_some());
     let mut missing: Vec<String> = stamp.dangling().map(str::to_owned).collect();
     for name in [CONFIG, TOKENIZER] {
         if stamp.file(name).is_none() {
@@ -106,7 +109,7 @@ fn missing(directory: &Path, stamp: &Stamp) -> std::result::Result<Vec<String>, 
     }
     missing.extend(missing_shards(directory, stamp)?);
     missing.extend(cut_by_manifest(directory, stamp)?);
-    if stamp.file(TOKENIZER).is_some() && !is_whole_json(&directory.join(TOKENIZER)) {
+    if stamp.file(TOKENIZER).is_some() && !is_whole_json(&directory.join(TOKENIZER), vouched) {
         missing.push(format!("{TOKENIZER} (cut short)"));
     }
     missing.sort();
@@ -154,28 +157,30 @@ fn cut_by_manifest(directory: &Path, stamp: &Stamp) -> std::result::Result<Vec<S
     Ok(cut.collect())
 }
 
-/// Whether a JSON object of many megabytes ends where it should. Files as tokenizers writes them end in two
-/// brackets, or in one at the beginning of a line; any other is read whole.
-fn is_whole_json(path: &Path) -> bool {
-    let looks_whole = || -> std::io::Result<bool> {
-        let mut file = File::open(path)?;
-        let length = file.metadata()?.len();
-        let mut head = [0u8; 2];
-        file.read_exact(&mut head)?;
-        file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
-        let mut tail = Vec::new();
-        file.read_to_end(&mut tail)?;
-        let tail = tail.trim_ascii_end();
-        Ok(match &head {
-            b"{\n" => tail.ends_with(b"\n}"),
-            _ => tail.ends_with(b"}}") || tail.ends_with(b"]}"),
-        })
-    };
+/// Whether a tokenizer's file is all there. What was put into a folder by hand is read whole. Other places vouch
+/// for lengths: a manifest, or a cache that names blobs once they are there; so of a large file there the end will
+/// do, which is two brackets, or one at the beginning of a line.
+fn is_whole_json(path: &Path, vouched: bool) -> bool {
     let parses = || {
         let file = std::fs::read(path).ok()?;
         serde_json::from_slice::<IgnoredAny>(&file).ok()
     };
-    looks_whole().unwrap_or(false) || parses().is_some()
+    let large = std::fs::metadata(path).is_ok_and(|file| file.len() > READ_WHOLE_BYTES_MAX);
+    (vouched && large && ends_whole(path).unwrap_or(false)) || parses().is_some()
+}
+
+fn ends_whole(path: &Path) -> std::io::Result<bool> {
+    let mut file = File::open(path)?;
+    let mut head = [0u8; 2];
+    file.read_exact(&mut head)?;
+    file.seek(SeekFrom::End(-(TAIL_BYTES as i64)))?;
+    let mut tail = Vec::new();
+    file.read_to_end(&mut tail)?;
+    let tail = tail.trim_ascii_end();
+    Ok(match &head {
+        b"{\n" => tail.ends_with(b"\n}"),
+        _ => tail.ends_with(b"}}") || tail.ends_with(b"]}"),
+    })
 }
 
 /// What the files of the model in `directory` say.

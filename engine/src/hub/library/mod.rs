@@ -25,6 +25,7 @@ use std::thread;
 use parking_lot::Mutex;
 
 pub use self::entry::{Capabilities, Entry, Facts, Origin, State};
+pub(crate) use self::find::find as find_among;
 pub use self::inspect::{inspect, read_facts};
 pub use self::removal::Removed;
 
@@ -112,7 +113,7 @@ impl Library {
     /// other snapshot has. `in_use` says whether somebody holds a directory.
     ///
     /// # Errors
-    /// `ModelNotFound` when no entry has that id; `InvalidRequest` when it is in use, or lies outside its place;
+    /// `ModelNotFound` when no entry has that id; `InUse`; `InvalidRequest` when it lies outside its place;
     /// `Io` when the system refuses.
     pub fn remove(&mut self, id: &str, in_use: &dyn Fn(&Path) -> bool) -> Result<Removed> {
         let Some(known) = self.known.get(id) else {
@@ -120,8 +121,9 @@ impl Library {
         };
         let entry = &known.entry;
         if in_use(&entry.directory) {
-            return Err(Error::new(Code::InvalidRequest, format!("`{id}` is in use"))
-                .with_hint("unload it first"));
+            return Err(
+                Error::new(Code::InUse, format!("`{id}` is in use")).with_hint("unload it first")
+            );
         }
         let removed = removal::remove(entry, &self.places)?;
         self.known.remove(id);

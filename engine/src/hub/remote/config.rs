@@ -17,7 +17,7 @@ const ENDPOINT: &str = "https://huggingface.co";
 pub struct RemoteConfig {
     /// The hub's address: a scheme, a host, and perhaps a port and a path below which it answers.
     pub endpoint: Url,
-    /// The token that is shown to it, and to nobody else.
+    /// The token that is shown to it first, and to nobody else.
     pub token: Option<Token>,
     /// Nothing is asked at all (`HF_HUB_OFFLINE`).
     pub offline: bool,

@@ -9,9 +9,11 @@ mod listing;
 mod patience;
 mod refusal;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::RwLock;
 use rand::RngExt;
 use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, IF_RANGE, LOCATION, RANGE};
 use reqwest::redirect::Policy;
@@ -21,6 +23,7 @@ use serde_json::Value;
 use crate::clock::Clock;
 use crate::error::{Code, Error, Result};
 use crate::hub::repo::{Commit, RepoFile, RepoId, Revision};
+use crate::hub::token::Token;
 use crate::limits;
 
 pub use config::RemoteConfig;
@@ -34,6 +37,8 @@ pub(crate) use patience::{Attempts, Trouble};
 pub struct Remote {
     client: Client,
     config: RemoteConfig,
+    /// What is shown to the hub; its clones show the same.
+    token: Arc<RwLock<Option<Token>>>,
     clock: Clock,
 }
 
@@ -64,7 +69,20 @@ impl Remote {
         let client = builder.build().map_err(|error| {
             Error::new(Code::HubUnreachable, format!("failed to set up HTTP: {}", told(&error)))
         })?;
-        Ok(Self { client, config, clock })
+        let token = Arc::new(RwLock::new(config.token.clone()));
+        Ok(Self { client, config, token, clock })
+    }
+
+    /// Shows `token` from now on, or none; clones do too.
+    pub fn show(&self, token: Option<Token>) {
+        *self.token.write() = token;
+    }
+
+    /// The same hub, asked with other patience.
+    #[must_use]
+    pub fn with_patience(&self, patience: Patience) -> Self {
+        let config = RemoteConfig { patience, ..self.config.clone() };
+        Self { config, ..self.clone() }
     }
 
     /// How it is asked.
@@ -180,7 +198,8 @@ impl Remote {
         for _ in 0..=limits::HUB_REDIRECTS_MAX {
             let response = self.ask(&url, about, from).await?;
             if !response.status().is_redirection() {
-                return refusal::check(response, about, self.config.token.is_some()).await;
+                let shown = self.token.read().is_some();
+                return refusal::check(response, about, shown).await;
             }
             url = redirected(&url, response.headers(), about).map_err(Trouble::Lasting)?;
         }
@@ -198,7 +217,7 @@ impl Remote {
         let mut headers = HeaderMap::new();
         // Lengths and places are those of the files themselves.
         headers.insert(ACCEPT_ENCODING, "identity".parse().expect("it is a word"));
-        if let Some(token) = &self.config.token
+        if let Some(token) = &*self.token.read()
             && url.origin() == self.config.endpoint.origin()
         {
             headers.insert(AUTHORIZATION, token.header());

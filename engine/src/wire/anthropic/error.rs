@@ -79,6 +79,7 @@ impl From<Code> for ErrorKind {
             Code::InvalidRequest
             | Code::Unsupported
             | Code::ContextLengthExceeded
+            | Code::InUse
             | Code::OverBudget => Self::InvalidRequestError,
             Code::ModelNotFound => Self::NotFoundError,
             Code::QueueFull => Self::RateLimitError,

@@ -47,6 +47,7 @@ fn kind(code: Code) -> &'static str {
         | Code::Unsupported
         | Code::ContextLengthExceeded
         | Code::OverBudget
+        | Code::InUse
         | Code::ModelNotFound => "invalid_request_error",
         Code::QueueFull => "rate_limit_error",
         Code::ModelUnavailable | Code::ShuttingDown | Code::EngineFailed => {

@@ -459,6 +459,7 @@ fn failure_code(code: Code) -> &'static str {
         Code::InvalidRequest | Code::Unsupported | Code::OverBudget => "invalid_prompt",
         Code::ModelNotFound
         | Code::ModelUnavailable
+        | Code::InUse
         | Code::ShuttingDown
         | Code::EngineFailed
         | Code::BadModel

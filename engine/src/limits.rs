@@ -86,6 +86,8 @@ pub const DOWNLOAD_FILES_DEFAULT: usize = 4;
 pub const DOWNLOAD_FILES_MAX: usize = 32;
 /// Models that are fetched at once; the rest is queued.
 pub const DOWNLOADS_AT_ONCE: usize = 2;
+/// Downloads that are listed, done ones among them.
+pub const DOWNLOADS_MAX: usize = 256;
 /// Bytes of the disk that a download leaves free.
 pub const DOWNLOAD_FREE_BYTES_MIN: u64 = 256 << 20;
 /// Pieces of a file that may wait to be written down; one is some hundred kilobytes at most.
@@ -94,7 +96,7 @@ pub const DOWNLOAD_QUEUE_PIECES: usize = 16;
 pub const DOWNLOAD_PROGRESS_PERIOD_MS: u64 = 200;
 /// How often a file may arrive whole and wrong.
 pub const DOWNLOAD_SPOILED_MAX: u32 = 2;
-/// Files of a repository.
+/// Files and folders of a repository.
 pub const HUB_FILES_MAX: usize = 20_000;
 /// Bytes of one answer of the hub's API.
 pub const HUB_ANSWER_BYTES_MAX: usize = 16 << 20;

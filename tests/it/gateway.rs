@@ -16,7 +16,7 @@ use slipstream_engine::config::SchedulerConfig;
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::gateway::{
     AnswerEvent, Engine, FinishReason, GenerateRequest, Generation, Health, ModelCapabilities,
-    ModelCard, Prompt, Rows, Usage,
+    ModelCard, Prompt, RequestDefaults, Rows, Usage,
 };
 use slipstream_engine::output::AnswerPart;
 use slipstream_engine::sampling::SamplingParams;

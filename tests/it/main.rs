@@ -3,8 +3,13 @@
 
 // Rows that write in blocks.
 mod blocks;
+// Checkpoints in which anything may be wrong.
+#[cfg(feature = "mlx")]
+mod damaged;
 // Answers that must match a schema, a pattern, a grammar or a choice.
 mod grammar;
+// Several models on one engine thread.
+mod fleet;
 // Thousands of requests through the gateway, in virtual time.
 mod gateway;
 // What mlx-lm makes of the same weights.
@@ -29,6 +34,9 @@ mod isolation;
 mod hub;
 // The engine's modules import downwards only.
 mod layering;
+// The models on a machine, and whether they load.
+#[cfg(feature = "mlx")]
+mod library;
 // Mechanisms that are switched off for measurements.
 #[cfg(feature = "mlx")]
 mod levers;

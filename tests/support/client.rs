@@ -64,6 +64,12 @@ impl Client {
         }
     }
 
+    /// Whether its row was dropped without an end, once it took in all that had arrived.
+    pub fn is_cut(&self) -> bool {
+        let closed = self.receiver.as_ref().is_some_and(EventReceiver::is_closed);
+        closed && self.end.is_none()
+    }
+
     /// Takes in everything until the row's channel closes.
     pub fn listen_to_the_end(&mut self) {
         while let Some(event) = self.receiver.as_mut().and_then(EventReceiver::blocking_recv) {

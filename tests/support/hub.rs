@@ -291,7 +291,7 @@ fn answer_api(stream: &TcpStream, shared: &Shared, target: &str) -> std::io::Res
 
 /// A page of the list of files, and the line of the head that says where it goes on.
 fn page(script: &Script, target: &str) -> (Value, Option<String>) {
-    let start =
+    let start: usize =
         target.split_once("cursor=").and_then(|(_, cursor)| cursor.parse().ok()).unwrap_or(0);
     let files = if script.page_files == 0 { usize::MAX } else { script.page_files };
     let end = script.files.len().min(start.saturating_add(files));
@@ -350,7 +350,14 @@ fn answer_file(
         Some(Fault::OtherTag) => "ETag: \"another\"".to_owned(),
         _ => format!("ETag: {tag}"),
     });
-    shared.file_bytes.fetch_add(body.len() as u64, Ordering::SeqCst);
+    let sent_bytes = match fault {
+        Some(Fault::Status(..) | Fault::HangUp) => 0,
+        Some(Fault::Drop { after_bytes } | Fault::Hold { after_bytes }) => {
+            body.len().min(after_bytes)
+        }
+        _ => body.len(),
+    };
+    shared.file_bytes.fetch_add(sent_bytes as u64, Ordering::SeqCst);
     send(stream, status, &head, body, fault.as_ref())
 }
 

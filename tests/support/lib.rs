@@ -3,6 +3,7 @@
 
 pub mod client;
 pub mod demo;
+pub mod fleet;
 pub mod goldens;
 pub mod grammar;
 pub mod hub;

@@ -31,9 +31,16 @@ impl Server {
     /// # Panics
     /// When it ends before it is ready.
     pub fn of(directory: &Path, flags: &[&str]) -> Self {
-        let mut child = serve_model(directory)
+        Self::spawn(serve_model(directory).args(flags))
+    }
+
+    /// The same by a `slipstream serve` of any kind.
+    ///
+    /// # Panics
+    /// When it ends before it is ready.
+    pub fn spawn(command: &mut Command) -> Self {
+        let mut child = command
             .args(["--port", "0"])
-            .args(flags)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the binary starts");
@@ -54,11 +61,22 @@ impl Server {
 
     /// Sends a request and returns the connection, its answer unread.
     pub fn send(&self, method: &str, path: &str, body: &str) -> BufReader<TcpStream> {
+        self.send_with("", method, path, body)
+    }
+
+    /// The same with further header lines.
+    fn send_with(
+        &self,
+        headers: &str,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> BufReader<TcpStream> {
         let mut stream = TcpStream::connect(&self.address).expect("the server listens");
         let (host, length) = (&self.address, body.len());
         let head = format!(
             "{method} {path} HTTP/1.0\r\nHost: {host}\r\nContent-Type: application/json\r\n\
-             Content-Length: {length}\r\n\r\n"
+             {headers}Content-Length: {length}\r\n\r\n"
         );
         stream.write_all(format!("{head}{body}").as_bytes()).expect("the server reads");
         BufReader::new(stream)
@@ -66,8 +84,17 @@ impl Server {
 
     /// The status and the JSON of an answer.
     pub fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        Self::answer(self.send(method, path, body))
+    }
+
+    /// The same for a request that a page of `origin` sends.
+    pub fn ask_from(&self, origin: &str, method: &str, path: &str) -> (u16, Value) {
+        Self::answer(self.send_with(&format!("Origin: {origin}\r\n"), method, path, ""))
+    }
+
+    fn answer(mut connection: BufReader<TcpStream>) -> (u16, Value) {
         let mut answer = String::new();
-        self.send(method, path, body).read_to_string(&mut answer).expect("the server answers");
+        connection.read_to_string(&mut answer).expect("the server answers");
         let (head, body) = answer.split_once("\r\n\r\n").expect("an answer has a head");
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
         (status.expect("a head has a status"), serde_json::from_str(body).unwrap_or(Value::Null))

@@ -21,24 +21,43 @@ pub(crate) fn get(port: u16, path: &str) -> Result<Value> {
 
 /// Sends `body` to `path` and returns the stream of events that comes back.
 pub(crate) fn post_for_events(port: u16, path: &str, body: &Value) -> Result<Events> {
-    let body = body.to_string();
-    let answer = send(
-        port,
-        &format!(
-            "POST {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\n\r\n{body}",
-            body.len()
-        ),
-    )?;
-    Ok(Events { answer })
+    Ok(Events { answer: send(port, &request(port, "POST", path, body))? })
 }
 
-fn send(port: u16, request: &str) -> Result<BufReader<TcpStream>> {
+/// Sends `body` to `path`; returns the status and the JSON that comes back, whatever it is.
+pub(crate) fn ask(port: u16, method: &str, path: &str, body: &Value) -> Result<(u16, Value)> {
+    let mut answer = write(port, &request(port, method, path, body))?;
+    let status = read_head(&mut answer)?;
+    let mut body = String::new();
+    answer.read_to_string(&mut body).context("failed to read an answer")?;
+    let json = serde_json::from_str(&body);
+    Ok((status, json.with_context(|| format!("failed to parse the answer `{body}`"))?))
+}
+
+/// Sends `body` to `path`; whoever drops the connection leaves.
+pub(crate) fn begin(port: u16, path: &str, body: &Value) -> Result<BufReader<TcpStream>> {
+    write(port, &request(port, "POST", path, body))
+}
+
+fn request(port: u16, method: &str, path: &str, body: &Value) -> String {
+    let body = body.to_string();
+    format!(
+        "{method} {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+fn write(port: u16, request: &str) -> Result<BufReader<TcpStream>> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))
         .with_context(|| format!("failed to connect to port {port}"))?;
     stream.set_read_timeout(Some(SILENCE_MAX)).context("failed to bound the wait for answers")?;
     stream.write_all(request.as_bytes()).context("failed to send a request")?;
-    let mut answer = BufReader::new(stream);
+    Ok(BufReader::new(stream))
+}
+
+fn send(port: u16, request: &str) -> Result<BufReader<TcpStream>> {
+    let mut answer = write(port, request)?;
     let status = read_head(&mut answer)?;
     if status != 200 {
         let mut body = String::new();

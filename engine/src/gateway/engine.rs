@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
@@ -286,12 +285,6 @@ impl Engine {
         &*self.inner.rows
     }
 
-    /// What requests came to since start, in Prometheus' text format.
-    pub fn metrics(&self) -> String {
-        let healthy = self.health() == Health::Serving;
-        self.inner.meters.text(&self.snapshot(), healthy)
-    }
-
     /// The clock that everything here goes by.
     pub fn clock(&self) -> &Clock {
         &self.inner.commons.clock
@@ -308,16 +301,6 @@ impl Engine {
             Ok(()) => self.inner.rows.health(),
             Err(error) => Health::Unavailable { reason: error.message().to_owned() },
         }
-    }
-
-    /// Since when it serves, in Unix seconds.
-    pub fn started_unix_seconds(&self) -> u64 {
-        self.inner.commons.started_unix_seconds
-    }
-
-    /// How long it has served.
-    pub fn uptime(&self) -> Duration {
-        self.clock().now().saturating_sub(self.inner.commons.started)
     }
 
     /// Refuses new requests; live ones go on.

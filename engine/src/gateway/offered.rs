@@ -1,5 +1,8 @@
 //! The models that a server offers: those that were named at start, and those of the library as it is now.
 
+#[cfg(test)]
+mod tests;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 

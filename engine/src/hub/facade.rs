@@ -295,7 +295,7 @@ impl Hub {
     /// together from then on; 0 is none.
     ///
     /// # Errors
-    /// `InUse` while something else makes that model.
+    /// `InUse` while something else makes that model, `QueueFull` when too many downloads are listed.
     pub fn fetch(&self, repo: &RepoId, revision: &Revision, limit: Option<u64>) -> Result<()> {
         let out = self.places().model(repo);
         let jobs = self.0.jobs.list();
@@ -305,8 +305,7 @@ impl Hub {
         if let Some(bytes) = limit {
             self.0.fetching.limit(Some(bytes).filter(|bytes| *bytes > 0));
         }
-        self.0.downloads.start(repo, revision);
-        Ok(())
+        self.0.downloads.start(repo, revision)
     }
 
     /// The bytes per second that downloads keep to together, if there is a bound.

@@ -1,10 +1,11 @@
 //! Models on disk: how they come to be there.
 //!
-//! [`import()`] turns a GGUF file into a model directory in the Hugging Face layout, which our
-//! loader and mlx-lm both read, and `convert()` makes a quantized one of another one. Repositories of the hub are
-//! named by [`repo`], [`places`] says where models lie, and a [`manifest`] is what a finished download says of itself;
-//! the [`library`] is what there is of all this, and [`fit()`](fit::fit) says what a machine can run. [`Hub`] is all of
-//! this for a process that runs on. Only `convert()` touches arrays.
+//! [`download`] fetches one from the hub into the folder that [`places`] names, and leaves a [`manifest`] in it;
+//! [`search`] finds what there is to fetch. Both ask a [`remote`] hub, which is shown a [`token`] where one is known,
+//! and name repositories and files by the types of [`repo`]. [`import()`] turns a GGUF file into a model directory in
+//! the Hugging Face layout, which our loader and mlx-lm both read, and `convert()` makes a quantized one of another
+//! one. The [`library`] is what there is of all this, and [`fit()`](fit::fit) says what a machine can run. [`Hub`] is
+//! all of it for a process that runs on. Only `convert()` touches arrays.
 
 #[cfg(feature = "mlx")]
 pub mod convert;
@@ -19,6 +20,8 @@ pub mod manifest;
 pub mod places;
 pub mod remote;
 pub mod repo;
+#[cfg(test)]
+pub(crate) mod script;
 pub mod search;
 mod shelf;
 mod staging;

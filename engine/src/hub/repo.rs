@@ -257,7 +257,7 @@ fn is_device(name: &str) -> bool {
                 && rest.next().is_none()
         })
     };
-    DEVICES.contains(&stem.as_str()) || NUMBERED_DEVICES.iter().any(|device| numbered(&device))
+    DEVICES.contains(&stem.as_str()) || NUMBERED_DEVICES.iter().any(numbered)
 }
 
 /// `text` for a message: on one line, and not endless.

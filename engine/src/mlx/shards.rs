@@ -25,6 +25,16 @@ pub const SINGLE_FILE: &str = "model.safetensors";
 /// What the format allows (safetensors 0.8.0).
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 
+/// Bytes of tensors that are read at once, or one tensor: what a cast keeps of its source beside its result.
+pub const READ_BYTES: u64 = 32 << 20;
+
+/// What the names of tensors end in that old checkpoints hold and every model computes itself.
+pub const COMPUTED: &str = "rotary_emb.inv_freq";
+
+/// Ends of the names of tensors that stay in the type in which they are stored, because mlx-lm 0.32.2's
+/// `cast_predicate`s keep them: the models use them in f32.
+pub const KEPT_TYPES: [&str; 2] = ["A_log", "e_score_correction_bias"];
+
 /// Where writers keep notes among the tensors.
 const NOTES: &str = "__metadata__";
 

@@ -7,21 +7,11 @@ use std::path::{Path, PathBuf};
 use mlx_rs::{Array, Dtype};
 
 use super::ops;
-use super::shards::{TensorHeader, shard_files, stored_tensors};
+use super::shards::{COMPUTED, KEPT_TYPES, READ_BYTES, TensorHeader, shard_files, stored_tensors};
 use crate::error::{Code, Error, Result};
-
-/// Bytes of tensors that are read at once, or one tensor: what a cast keeps of its source beside its result.
-const READ_BYTES: u64 = 32 << 20;
 
 /// Tensors that an error names before it counts the rest.
 const NAMED_TENSORS: usize = 3;
-
-/// What the names of tensors end in that old checkpoints hold and every model computes itself.
-const COMPUTED: &str = "rotary_emb.inv_freq";
-
-/// Ends of the names of tensors that stay in the type in which they are stored, because mlx-lm 0.32.2's
-/// `cast_predicate`s keep them: the models use them in f32.
-const KEPT_TYPES: [&str; 2] = ["A_log", "e_score_correction_bias"];
 
 /// Named arrays of a checkpoint. Layers take what is theirs; nothing is copied, and nothing is read
 /// before [`Weights::read`].

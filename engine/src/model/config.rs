@@ -10,6 +10,62 @@ use crate::error::{Code, Error, Result};
 /// How a checkpoint wants to be decoded: a file beside `config.json`, and then a section of it.
 pub const GENERATION: &str = "generation_config";
 
+/// Counts by kind, and the greatest of each that makes sense: far more than any published model has, and so few that
+/// lists of them fit in memory and no product of two overflows.
+const GREATEST: [(i64, &[&str]); 6] = [
+    (1 << 6, &["n_shared_experts"]),
+    (1 << 10, &["num_hidden_layers"]),
+    (
+        1 << 12,
+        &[
+            "index_n_heads",
+            "linear_num_key_heads",
+            "linear_num_value_heads",
+            "num_attention_heads",
+            "num_global_key_value_heads",
+            "num_key_value_heads",
+        ],
+    ),
+    (
+        1 << 14,
+        &[
+            "global_head_dim",
+            "head_dim",
+            "index_head_dim",
+            "linear_conv_kernel_dim",
+            "linear_key_head_dim",
+            "linear_value_head_dim",
+            "qk_nope_head_dim",
+            "qk_rope_head_dim",
+            "v_head_dim",
+        ],
+    ),
+    (
+        1 << 20,
+        &[
+            "hidden_size",
+            "hidden_size_per_layer_input",
+            "kv_lora_rank",
+            "moe_intermediate_size",
+            "n_routed_experts",
+            "num_experts",
+            "num_experts_per_tok",
+            "num_local_experts",
+            "q_lora_rank",
+            "top_k_experts",
+        ],
+    ),
+    (
+        1 << 24,
+        &[
+            "intermediate_size",
+            "shared_expert_intermediate_size",
+            "vocab_size",
+            "vocab_size_per_layer_input",
+        ],
+    ),
+];
+
 /// A parsed `config.json`.
 #[derive(Debug, Clone)]
 pub struct ModelConfig {
@@ -176,6 +232,23 @@ impl ModelConfig {
         Ok(text)
     }
 
+    /// Holds that no field asks for more of anything than any model has.
+    ///
+    /// # Errors
+    /// `BadModel` naming the field.
+    pub fn check_bounds(&self) -> Result<()> {
+        let counts = GREATEST.iter().flat_map(|(greatest, names)| {
+            names.iter().filter_map(|name| Some((*greatest, *name, self.get(name)?)))
+        });
+        for (greatest, name, value) in counts {
+            if value.as_f64().is_some_and(|count| count > greatest as f64) {
+                let hint = format!("at most {greatest} is supported");
+                return Err(self.wrong(name, value).with_hint(hint));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether a field is there and says null, which for some is another thing than silence.
     pub fn is_null(&self, name: &str) -> bool {
         self.fields.get(name).is_some_and(Value::is_null)
@@ -258,6 +331,22 @@ mod tests {
         assert_eq!(plain.model_type().unwrap(), "llama");
         let error = config(&json!({ "text_config": 3 })).text_part().unwrap_err();
         assert!(error.message().contains("text_config"), "{error}");
+    }
+
+    #[test]
+    fn a_count_beyond_what_any_model_has_is_refused_by_name() {
+        for (greatest, names) in GREATEST {
+            for name in names {
+                let with = |value: Value| config(&json!({ *name: value })).check_bounds();
+                for value in [json!(greatest), json!(null), json!("many"), json!(-1)] {
+                    with(value).unwrap();
+                }
+                for value in [json!(greatest + 1), json!(1e300)] {
+                    let error = with(value).unwrap_err();
+                    assert!(error.message().contains(&format!("`{name}`")), "{error}");
+                }
+            }
+        }
     }
 
     #[test]

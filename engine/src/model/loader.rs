@@ -107,6 +107,7 @@ impl Loading {
             false => config,
         };
         let config = config.text_part()?;
+        config.check_bounds()?;
         let mut weights = Weights::load(directory)?;
         family.arrange(&config, &mut weights)?;
         let dtype = options.dtype.unwrap_or_else(|| fastest_dtype(options.back_end, &weights));
@@ -169,6 +170,7 @@ pub fn estimate_weights_bytes(directory: &Path, options: LoadOptions) -> Result<
 pub fn check(config: ModelConfig, mut weights: Weights) -> Result<()> {
     let family = Family::of_config(&config)?;
     let config = config.text_part()?;
+    config.check_bounds()?;
     family.arrange(&config, &mut weights)?;
     // Dense experts run on processors in this type only, and whoever checks may load elsewhere.
     weights.cast(Dtype::Float32)?;

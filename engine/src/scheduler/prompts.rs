@@ -144,12 +144,13 @@ impl<E: Executor> Scheduler<E> {
 
     /// Has all that is kept written down, as far as a shutdown waits for that.
     pub fn retire(&mut self) {
+        self.retire_within(Duration::from_millis(limits::DISK_FLUSH_MS));
+    }
+
+    /// The same for a shutdown that waits for as long as `patience`.
+    pub fn retire_within(&mut self, patience: Duration) {
         if let Some(archive) = &mut self.archive {
-            archive.flush(
-                &mut self.prompts,
-                &self.clock,
-                Duration::from_millis(limits::DISK_FLUSH_MS),
-            );
+            archive.flush(&mut self.prompts, &self.clock, patience);
         }
     }
 

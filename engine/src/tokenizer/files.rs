@@ -138,9 +138,10 @@ impl ChatFiles {
     /// Reads the small files of the model in `dir`.
     ///
     /// # Errors
-    /// `BadModel`, naming the file, when one is corrupt.
+    /// `BadModel`, naming the file, when one is corrupt or its template is none.
     pub fn read(dir: &Path) -> Result<Self> {
         let files = ModelFiles::read(dir)?;
+        files.chat_template()?;
         let sources = files.template_sources()?;
         let template = sources.map(|(_, sources)| sources.default);
         Ok(Self { template, tool_parser: files.tool_parser() })

@@ -4,10 +4,10 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::responses::Past;
-use super::{anthropic, embeddings, responses, tokens};
+use super::{anthropic, embeddings, openai, responses, tokens};
 use crate::error::{Code, Error, Result};
 use crate::gateway::script::{card, vectors};
-use crate::gateway::{Embeddings, ModelCard};
+use crate::gateway::{Embeddings, ModelCard, Reasoning, ReasoningEffort, RequestDefaults};
 
 /// Names and words that lead deep into the readers.
 const NAMES: &[&str] = &[
@@ -155,9 +155,11 @@ fn embedding_card() -> ModelCard {
 }
 
 /// What each reader says of `body`, if it refuses it.
-fn refusals(body: &Value) -> [(&'static str, Option<Error>); 6] {
+fn refusals(body: &Value) -> [(&'static str, Option<Error>); 8] {
     let card = embedding_card();
     [
+        ("model", openai::model(body).err()),
+        ("model of messages", anthropic::model(body).err()),
         ("messages", anthropic::messages(body, &card).err()),
         ("count_tokens", anthropic::count_tokens(body, &card).err()),
         ("responses", responses::response(body, &card, &Nothing).err()),
@@ -198,4 +200,33 @@ fn the_right_body_is_right_for_all_and_null_is_absent() {
     for (reader, refusal) in refusals(&body) {
         assert_eq!(refusal, None, "{reader}");
     }
+}
+
+/// How a model is asked to think, and the variables of its template, by each dialect that has those.
+fn meant(body: &Value, card: &ModelCard) -> Vec<(Reasoning, Map<String, Value>)> {
+    let requests = [
+        openai::chat(body, card).unwrap().generate,
+        anthropic::messages(body, card).unwrap().generate,
+        responses::response(body, card, &Nothing).unwrap().generate,
+    ];
+    requests.map(|request| (request.reasoning, request.template_variables)).to_vec()
+}
+
+#[test]
+fn what_a_profile_says_is_meant_where_a_request_says_nothing() {
+    let dry = json!({"tone": "dry"}).as_object().unwrap().clone();
+    let little = Reasoning { enabled: Some(true), effort: Some(ReasoningEffort::Low) };
+    let mut profiled = card();
+    profiled.request_defaults =
+        RequestDefaults { reasoning: Some(little), template_variables: dry.clone() };
+    assert_eq!(meant(&right(), &profiled), vec![(little, dry.clone()); 3]);
+    let mut body = right();
+    body["reasoning_effort"] = json!("none");
+    body["thinking"] = json!({"type": "disabled"});
+    body["reasoning"] = json!({"effort": "none"});
+    let off = Reasoning { enabled: Some(false), effort: None };
+    assert_eq!(meant(&body, &profiled), vec![(off, dry); 3]);
+    let plain: Vec<Reasoning> = meant(&right(), &card()).into_iter().map(|(one, _)| one).collect();
+    // Anthropic's models think only if they are asked to.
+    assert_eq!(plain, [Reasoning::default(), off, Reasoning::default()]);
 }

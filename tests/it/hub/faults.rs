@@ -28,7 +28,12 @@ fn check(faults: Vec<Fault>) {
 
 #[test]
 fn a_busy_hub_is_asked_again() {
-    check(vec![status(429, "Retry-After: 0"), status(503, "X: y"), status(500, "X: y"), Fault::HangUp]);
+    check(vec![
+        status(429, "Retry-After: 0"),
+        status(503, "X: y"),
+        status(500, "X: y"),
+        Fault::HangUp,
+    ]);
 }
 
 #[test]
@@ -36,8 +41,12 @@ fn a_busy_api_is_asked_again() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let files = model(7, 1_000);
     let scene = Scene::new(files.clone());
-    scene.hub.script().api_faults =
-        vec![status(429, "Retry-After: 0"), status(502, "X: y"), Fault::HangUp, Fault::Drop { after_bytes: 5 }];
+    scene.hub.script().api_faults = vec![
+        status(429, "Retry-After: 0"),
+        status(502, "X: y"),
+        Fault::HangUp,
+        Fault::Drop { after_bytes: 5 },
+    ];
     runtime.block_on(scene.fetch()).unwrap();
     scene.check_in_place(&files);
 }
@@ -52,7 +61,11 @@ fn a_dropped_connection_costs_no_byte_that_arrived() {
     runtime.block_on(scene.fetch()).unwrap();
     scene.check_in_place(&files);
     let heard = scene.hub.take_heard();
-    let ranges: Vec<_> = heard.iter().filter(|heard| heard.at_cdn).filter_map(|heard| heard.headers.get("range")).collect();
+    let ranges: Vec<_> = heard
+        .iter()
+        .filter(|heard| heard.at_cdn)
+        .filter_map(|heard| heard.headers.get("range"))
+        .collect();
     assert_eq!(ranges, ["bytes=1-", "bytes=50001-", "bytes=150001-", "bytes=150001-"]);
     let with_range = heard.iter().filter(|heard| heard.headers.contains_key("range"));
     let tag = format!("\"{}\"", files[3].digest());

@@ -11,6 +11,9 @@ mod kills;
 mod names;
 // What is in the way of a download, or already there.
 mod places;
+// All of it over HTTP, by the real binary.
+#[cfg(feature = "mlx")]
+mod routes;
 // Models that are looked for.
 mod search;
 // Who is shown the token.
@@ -110,7 +113,10 @@ impl Scene {
     }
 
     fn fetching(&self) -> Fetching {
-        let config = DownloadConfig { files_at_once: self.files_at_once, ..DownloadConfig::new(self.places()) };
+        let config = DownloadConfig {
+            files_at_once: self.files_at_once,
+            ..DownloadConfig::new(self.places())
+        };
         Fetching::new(self.remote(), config)
     }
 
@@ -128,11 +134,20 @@ impl Scene {
         let folder = self.places().model(&repo());
         assert_eq!(tree(&folder), expected(files));
         let manifest = Manifest::read(&folder).unwrap().unwrap();
-        let listed: Vec<_> = manifest.files.iter().map(|file| (file.path.to_string(), file.digest.digits())).collect();
+        let listed: Vec<_> = manifest
+            .files
+            .iter()
+            .map(|file| (file.path.to_string(), file.digest.digits()))
+            .collect();
         let wanted = expected(files);
         let files = files.iter().filter(|file| wanted.contains_key(&file.path));
-        assert_eq!(listed, files.map(|file| (file.path.clone(), file.digest())).collect::<Vec<_>>());
-        let left = fs::read_dir(self.places().downloads()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(
+            listed,
+            files.map(|file| (file.path.clone(), file.digest())).collect::<Vec<_>>()
+        );
+        let left = fs::read_dir(self.places().downloads())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name());
         assert_eq!(left.collect::<Vec<_>>(), ["owner--name.lock"]);
     }
 
@@ -151,7 +166,10 @@ async fn a_model_arrives_whole_with_nothing_that_could_be_code() {
         panic!("nobody cancelled it");
     };
     assert_eq!(folder, scene.places().model(&repo()));
-    assert_eq!(fetched_bytes, expected(&files).values().map(|content| content.len() as u64).sum::<u64>());
+    assert_eq!(
+        fetched_bytes,
+        expected(&files).values().map(|content| content.len() as u64).sum::<u64>()
+    );
     assert_eq!(manifest.commit.as_str(), slipstream_tests::hub::COMMIT);
     scene.check_in_place(&files);
 }

@@ -13,5 +13,7 @@ mod ends;
 mod javascript;
 mod kept_prompts;
 mod kv_schemes;
+mod library;
+mod models;
 mod sampling;
 mod structure;

@@ -6,9 +6,12 @@
 //! and what it costs when idle.
 
 mod cache;
+mod hub;
+mod hub_scan;
 mod late;
 mod models;
 mod pressure;
+mod residency;
 mod scripted;
 mod server;
 mod soak;
@@ -55,8 +58,12 @@ pub(crate) enum Subject {
     Serving,
     /// What kept prompts spare, in memory and on disk, beside mlx-lm's server.
     Cache,
+    /// What it costs to have models: fetching one, beside curl, and learning which ones there are.
+    Hub,
     /// Memory after thousands of requests, many of which leave.
     Soak,
+    /// Whether models come and go for minutes without a lost request or a byte left behind.
+    Residency,
 }
 
 pub(crate) fn run(workspace: &Workspace, yes: bool, rounds: usize, subject: Subject) -> Result<()> {
@@ -66,7 +73,9 @@ pub(crate) fn run(workspace: &Workspace, yes: bool, rounds: usize, subject: Subj
         Subject::Models => models::run(&bench, workspace.root(), rounds),
         Subject::Serving => scripted::run(&bench),
         Subject::Cache => cache::run(&bench),
+        Subject::Hub => hub::run(&bench, rounds).and_then(|()| hub_scan::run(&bench)),
         Subject::Soak => soak::run(&bench),
+        Subject::Residency => residency::run(&bench, workspace.root()),
     }
 }
 

@@ -40,8 +40,17 @@ impl Server {
         bench: &Bench,
         flags: impl IntoIterator<Item = A>,
     ) -> Result<(Self, f64)> {
+        Self::start_of(bench, &bench.model, flags)
+    }
+
+    /// The same for the model in `directory`.
+    pub(super) fn start_of<A: AsRef<OsStr>>(
+        bench: &Bench,
+        directory: &Path,
+        flags: impl IntoIterator<Item = A>,
+    ) -> Result<(Self, f64)> {
         let task = Task::new("start the server", &bench.server).args(["serve", "--model"]);
-        Self::launch(bench, "server", task.arg(&bench.model).args(["--batch", "8"]).args(flags))
+        Self::launch(bench, "server", task.arg(directory).args(["--batch", "8"]).args(flags))
     }
 
     /// Starts mlx-lm's.

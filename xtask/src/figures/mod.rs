@@ -4,6 +4,7 @@
 mod cache;
 mod decode;
 mod engine;
+mod hub;
 mod scripted;
 mod serving;
 mod soak;
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 pub(crate) use cache::{Agents, Cache, Restart};
 pub(crate) use decode::{Decode, Reading, parse_cells};
 pub(crate) use engine::Engine;
+pub(crate) use hub::Download;
 pub(crate) use scripted::Scripted;
 pub(crate) use serving::{Gap, Late, Pressure, Serving};
 pub(crate) use soak::{Soak, SoakPoint};

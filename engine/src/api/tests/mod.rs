@@ -8,11 +8,13 @@ mod cache;
 mod client;
 mod embeddings;
 mod endings;
+mod hub;
 mod identity;
 mod kept;
 mod lifecycle;
 mod malformed;
 mod metrics;
+mod models;
 mod openapi;
 mod replies;
 mod responses;
@@ -30,12 +32,13 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use self::client::Client;
-use super::{bind, serve};
+use super::{Offer, bind, serve};
 use crate::clock::Clock;
 use crate::config::{SchedulerConfig, ServeConfig};
 use crate::error::Result;
-use crate::gateway::Engine;
 use crate::gateway::script::{self, ScriptedRows};
+use crate::gateway::{Engine, Residency};
+use crate::hub::Hub;
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -78,11 +81,21 @@ impl Server {
     }
 
     async fn start_engine(rows: Arc<ScriptedRows>, engine: Engine, config: ServeConfig) -> Self {
+        Self::start_offer(rows, engine.into(), config).await
+    }
+
+    /// The same with `hub` beside the engine.
+    async fn start_hub(rows: Arc<ScriptedRows>, engine: Engine, hub: Hub) -> Self {
+        let offer = (Residency::from(engine), hub).into();
+        Self::start_offer(rows, offer, ServeConfig::default()).await
+    }
+
+    async fn start_offer(rows: Arc<ScriptedRows>, offer: Offer, config: ServeConfig) -> Self {
         let listener = bind("127.0.0.1", 0).await.unwrap();
         let client = Client { address: listener.local_addr().unwrap() };
         let (shutdown, asked) = oneshot::channel();
         let task = tokio::spawn(async move {
-            serve(listener, engine, &config, async { drop(asked.await) }).await
+            serve(listener, offer, &config, async { drop(asked.await) }).await
         });
         Self { client, rows, shutdown: Some(shutdown), task }
     }
@@ -104,6 +117,9 @@ fn whole_body(path: &str) -> Value {
         "/v1/messages/count_tokens" => json!({"model": "default", "messages": messages}),
         "/v1/detokenize" => json!({"tokens": [7]}),
         "/v1/cache/{id}" | "/api/models/{id}/pin" => json!({"pinned": true}),
+        "/api/hub/downloads" => json!({"repo": "owner/name"}),
+        "/api/hub/import" => json!({"path": hub::gguf_file()}),
+        "/api/hub/convert" => json!({"model": "owner/tiny", "bits": 4}),
         other => panic!("{other} takes no body"),
     }
 }

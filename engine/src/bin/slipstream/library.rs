@@ -8,6 +8,7 @@ use slipstream_engine::config::ByteCount;
 use slipstream_engine::error::{Code, Error, Result};
 use slipstream_engine::hub::library::{Entry, Facts, Library, State};
 use slipstream_engine::hub::places::Places;
+use slipstream_engine::model::outline::FloatType;
 
 /// Where models lie.
 #[derive(Debug, Clone, clap::Args)]
@@ -186,7 +187,7 @@ fn as_json(entry: &Entry) -> Value {
         value["caches"] = outline.cache_kinds().into();
         value["capabilities"] = capabilities.names().into();
         value["packed"] = outline.packing.as_ref().map(ToString::to_string).into();
-        value["dtype"] = weights.float_type.map(|it| it.name()).into();
+        value["dtype"] = weights.float_type.map(FloatType::name).into();
     }
     value
 }

@@ -52,6 +52,9 @@ enum Command {
     /// The clients of a bench, in a process of their own.
     #[command(hide = true)]
     BenchClients(bench::ClientArguments),
+    /// Measure how long a scan of many models takes.
+    #[command(hide = true)]
+    BenchScan(bench::ScanArguments),
 }
 
 fn main() -> ! {
@@ -68,6 +71,7 @@ fn main() -> ! {
         Command::Convert(arguments) => convert::run(&arguments),
         Command::Bench(mut arguments) => arguments.resolve().and_then(|()| bench::run(&arguments)),
         Command::BenchClients(arguments) => bench::run_clients(&arguments),
+        Command::BenchScan(arguments) => bench::run_scan(&arguments),
     };
     let code = outcome.map_or_else(
         |error| {

@@ -75,11 +75,6 @@ impl<E> Arrival<E> {
     pub(super) fn weights_bytes(&self) -> u64 {
         self.loading.as_ref().map_or(0, |loading| loading.weights_bytes())
     }
-
-    fn fail(self, error: Error) {
-        // Whoever gave up does not want to know.
-        let _ = self.order.reply.send(Err(error));
-    }
 }
 
 /// What becomes of the first arrival.
@@ -114,14 +109,14 @@ impl<E: Executor> Fleet<E> {
             Next::Failed(error) => Err(error),
             Next::Stays => unreachable!("an arrival that stays was left where it is"),
         };
-        match docked {
-            Ok(docked) => drop(arrival.order.reply.send(Ok(docked))),
-            Err(error) => {
-                self.loader.dropped();
-                arrival.fail(error);
-            }
+        if docked.is_err() {
+            self.loader.dropped();
         }
+        // Whoever hears of it may look at the budget at once.
         self.shown_at = None;
+        self.show_memory();
+        // Whoever gave up does not want to know.
+        let _ = arrival.order.reply.send(docked);
     }
 
     fn advance_first(&mut self) -> Next<E> {
@@ -219,6 +214,8 @@ impl<E: Executor> Fleet<E> {
             match restored {
                 Err(error) if ready.essential => return Err(error),
                 Err(error) => self.roster.lose(model, error),
+                // It was unloaded meanwhile.
+                Ok(_) if !self.roster.has(model) => self.berths.retain(|one| one.model != model),
                 Ok(_) => {}
             }
         }

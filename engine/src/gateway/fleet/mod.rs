@@ -264,7 +264,10 @@ impl<E: Executor> Fleet<E> {
             berth.ran_at = now;
         }
         berth.due = Due::of(activity, now);
-        self.take_back_prompts(index);
+        // One alone has made room for itself.
+        if self.berths.len() > 1 {
+            self.take_back_prompts(index);
+        }
     }
 
     /// Tells the scheduler of berth `index` what there is for it now.
@@ -458,8 +461,10 @@ impl<E: Executor + 'static> Resident for Fleet<E> {
     }
 
     fn retire(&mut self) {
+        // However many models there are, a shutdown takes no longer.
+        let deadline = self.clock.now() + Duration::from_millis(limits::DISK_FLUSH_MS);
         for berth in &mut self.berths {
-            berth.scheduler.retire();
+            berth.scheduler.retire_within(deadline.saturating_sub(self.clock.now()));
         }
     }
 }

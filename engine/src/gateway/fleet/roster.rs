@@ -70,6 +70,10 @@ impl Roster {
         self.ready.lock().retain(|ready| ready.model != model);
     }
 
+    pub(super) fn has(&self, model: ModelNumber) -> bool {
+        self.ready.lock().iter().any(|ready| ready.model == model)
+    }
+
     pub(super) fn ready(&self) -> Vec<Ready> {
         self.ready.lock().clone()
     }

@@ -55,6 +55,11 @@ impl<E: Executor + 'static> FleetThread<E> {
         &self.roster
     }
 
+    /// The clock that everything on it goes by.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// The thread, for jobs of other kinds.
     pub fn thread(&self) -> &EngineThread<Fleet<E>> {
         &self.thread

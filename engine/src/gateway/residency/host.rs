@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -14,6 +15,7 @@ use crate::gateway::engine::{Commons, Engine};
 use crate::gateway::fleet::{Docked, FleetThread, LoadMeter, LoadOrder, ModelNumber, ModelRows};
 use crate::gateway::generation;
 use crate::gateway::rows::Health;
+use crate::limits;
 use crate::scheduler::{Board, Executor};
 use crate::telemetry::{MemorySnapshot, Snapshot};
 use crate::tokenizer::Tokenizer;
@@ -180,11 +182,22 @@ async fn engine<E: Executor + 'static>(
     made.await.unwrap_or_else(|panic| Err(failed(&panic)))
 }
 
-/// Has the thread drop a model, and waits for that. A thread that is gone or fails holds none.
+/// Has the thread drop a model, and waits for that: a thread that is busy or being rebuilt is asked again. One that
+/// is gone holds nothing.
 async fn leave<E: Executor + 'static>(thread: &FleetThread<E>, number: ModelNumber) {
-    if let Ok(gone) = thread.unload(number) {
-        // The sender is only ever dropped.
-        let _ = gone.await;
+    loop {
+        match thread.unload(number) {
+            Ok(gone) => {
+                // The sender is only ever dropped.
+                let _ = gone.await;
+                return;
+            }
+            Err(error) if matches!(error.code(), Code::QueueFull | Code::EngineFailed) => {
+                let pause = Duration::from_millis(limits::ROOM_LOOK_MS);
+                thread.clock().sleep_until(thread.clock().now() + pause).await;
+            }
+            Err(_) => return,
+        }
     }
 }
 

@@ -112,6 +112,8 @@ impl Residency {
         let inner = Arc::downgrade(&residency.0);
         thread.roster().tell_losses(move |number, error| {
             if let (Some(inner), Some(id)) = (inner.upgrade(), host.id_of(number)) {
+                let stale = inner.state.lock().loaded.remove(&id);
+                drop(stale);
                 inner.note(|machine, now| machine.lost(now, &id, &error));
             }
         });
@@ -420,7 +422,8 @@ impl Inner {
 
     fn end_load(self: &Arc<Self>, id: &Arc<str>, outcome: Result<Hosted>) {
         if let Err(error) = &outcome {
-            tracing::error!(%error, "`{id}` was not loaded");
+            // Whoever asked for it hears it, and so does the list of models.
+            tracing::warn!(%error, "`{id}` was not loaded");
         }
         let sayings = {
             let mut state = self.state.lock();

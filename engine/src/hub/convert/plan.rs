@@ -65,9 +65,11 @@ pub(super) fn plan(source: &Source, options: &ConvertOptions) -> Result<Plan> {
     let model_type = Family::of_config(&config)?.model_type;
     let conventions = Conventions::of(model_type)?;
     let packed_before = packed_before(&config, model_type)?;
+    let text = config.text_part()?;
+    text.check_bounds()?;
     let mut drafts = Drafts::of(&source.tensors);
     drafts.discard(|name| name.ends_with(COMPUTED));
-    (conventions.arrange)(&config.clone().text_part()?, &mut drafts)?;
+    (conventions.arrange)(&text, &mut drafts)?;
     check_types(&drafts, packed_before.is_some())?;
     let choice = Choice {
         conventions,

@@ -14,6 +14,7 @@ use crate::hub::download::wish::{Stop, Wish};
 use crate::hub::manifest::ManifestFile;
 use crate::hub::places::Places;
 use crate::hub::repo::{RepoId, Revision};
+use crate::limits;
 
 /// The downloads of a process. Its clones are one book. What is unfinished when the process ends is paused in the
 /// next one's book.
@@ -93,10 +94,14 @@ impl Downloads {
         entry.map_or(DownloadState::Absent, |entry| entry.progress.state.clone())
     }
 
-    /// Starts to fetch `repo` at `revision`, goes on with it, or does nothing where it is at that already. Must be
-    /// called on a tokio runtime.
-    pub fn start(&self, repo: &RepoId, revision: &Revision) {
+    /// Starts to fetch `repo` at `revision`, goes on with it, looks for an update of what is done, or does nothing where
+    /// it is at that already. Must be called on a tokio runtime.
+    ///
+    /// # Errors
+    /// `QueueFull` when the book is.
+    pub fn start(&self, repo: &RepoId, revision: &Revision) -> Result<()> {
         let mut entries = self.0.entries.lock();
+        let listed = entries.len();
         match entries.iter_mut().find(|entry| entry.is_of(repo)) {
             Some(entry) => {
                 if entry.wish.is_none() {
@@ -104,17 +109,16 @@ impl Downloads {
                 }
                 entry.queue();
             }
-            None => entries.push(Entry {
-                repo: repo.clone(),
-                progress: DownloadProgress::new(
-                    repo.clone(),
-                    revision.clone(),
-                    DownloadState::Queued,
-                ),
-                wish: None,
-            }),
+            None if listed >= limits::DOWNLOADS_MAX => return Err(full(listed)),
+            None => {
+                let (repo, revision, state) =
+                    (repo.clone(), revision.clone(), DownloadState::Queued);
+                let progress = DownloadProgress::new(repo.clone(), revision, state);
+                entries.push(Entry { repo, progress, wish: None });
+            }
         }
         self.0.clone().advance(&mut entries);
+        Ok(())
     }
 
     /// Has the download of `repo` keep what it has and leave its turn to others.
@@ -134,31 +138,40 @@ impl Downloads {
     /// # Errors
     /// `ModelNotFound` when there is none.
     pub fn resume(&self, repo: &RepoId) -> Result<()> {
-        self.change(repo, Entry::queue)
+        self.change(repo, |entry| {
+            if entry.progress.state != DownloadState::Done {
+                entry.queue();
+            }
+        })
     }
 
-    /// Ends the download of `repo` and removes what it has; of one that is done, only its entry.
+    /// Ends the download of `repo` and removes what it has; of one that is done, only its entry. One that runs is gone
+    /// soon after this returns. Must be called on a tokio runtime.
     ///
     /// # Errors
-    /// `ModelNotFound` when there is none; what stands in the way of removing it.
+    /// `ModelNotFound` when there is none; what stands in the way of removing it, which then stays as failed.
     pub async fn cancel(&self, repo: &RepoId) -> Result<()> {
-        let unfinished = {
+        let asked_for = {
             let mut entries = self.0.entries.lock();
-            let Some(place) = entries.iter().position(|entry| entry.is_of(repo)) else {
-                return Err(unknown(repo));
-            };
-            if let Some(wish) = &entries[place].wish {
+            let entry = entries.iter_mut().find(|entry| entry.is_of(repo));
+            let entry = entry.ok_or_else(|| unknown(repo))?;
+            if let Some(wish) = &entry.wish {
                 wish.send_replace(Wish::Cancel);
                 return Ok(());
             }
-            let entry = entries.remove(place);
-            self.0.tell(&entries);
-            (entry.progress.state != DownloadState::Done).then_some(entry.progress.repo)
+            // Nobody else starts it while it is removed.
+            entry.wish = Some(watch::Sender::new(Wish::Cancel));
+            entry.repo.clone()
         };
-        match unfinished {
-            Some(repo) => run::remove(&self.0.fetching, repo).await,
-            None => Ok(()),
-        }
+        // In a task of its own, because whoever waits here may leave.
+        let (book, is_done) = (self.0.clone(), self.state(repo) == DownloadState::Done);
+        let ending = tokio::spawn(async move {
+            let ran = if is_done { Past::Installed } else { Past::Stopped };
+            book.end(&asked_for, ran).await
+        });
+        ending.await.unwrap_or_else(|error| {
+            Err(Error::new(Code::Internal, format!("the end of a download failed: {error}")))
+        })
     }
 
     fn change(&self, repo: &RepoId, change: impl FnOnce(&mut Entry)) -> Result<()> {
@@ -176,6 +189,12 @@ impl Entry {
         self.repo == *repo || self.progress.repo == *repo
     }
 
+    /// Notes that it runs no more.
+    fn rest(&mut self, state: DownloadState) {
+        self.wish = None;
+        self.progress.rest(state);
+    }
+
     /// Has it wait for its turn, or go on where it was about to stop.
     fn queue(&mut self) {
         match &self.wish {
@@ -189,8 +208,9 @@ impl Book {
     /// Starts whoever's turn it is, and tells where all stand.
     fn advance(self: Arc<Self>, entries: &mut [Entry]) {
         let running = entries.iter().filter(|entry| entry.wish.is_some()).count();
-        let queued =
-            entries.iter_mut().filter(|entry| entry.progress.state == DownloadState::Queued);
+        let queued = entries
+            .iter_mut()
+            .filter(|entry| entry.wish.is_none() && entry.progress.state == DownloadState::Queued);
         for entry in queued.take(self.at_once.saturating_sub(running)) {
             let (wish, wished) = watch::channel(Wish::Run);
             entry.wish = Some(wish);
@@ -228,7 +248,13 @@ impl Book {
         };
         let last = told.borrow().clone();
         self.update(&repo, |entry| entry.progress = last);
-        self.end(&repo, ended).await;
+        let past = match ended {
+            Ok(Ran::Installed(_)) => Past::Installed,
+            Ok(Ran::Stopped) => Past::Stopped,
+            Err(error) => Past::Failed(error),
+        };
+        // What could not be removed is told in the entry.
+        let _ = self.end(&repo, past).await;
     }
 
     fn update(&self, repo: &RepoId, update: impl FnOnce(&mut Entry)) {
@@ -239,46 +265,73 @@ impl Book {
         self.tell(&entries);
     }
 
-    /// Notes how a run ended, and has the next one start.
-    async fn end(self: Arc<Self>, repo: &RepoId, ended: Result<Ran>) {
-        let (wish, staged) = {
-            let mut entries = self.entries.lock();
-            let entry = entries.iter_mut().find(|entry| entry.repo == *repo);
-            let entry = entry.expect("an entry stays in the book while it runs");
-            // From here on nobody's wish reaches this run, and a new one would.
-            let wish = entry.wish.take().map_or(Wish::Run, |wish| *wish.borrow());
-            let state = match (&ended, wish) {
-                (Ok(Ran::Installed(_)), _) => DownloadState::Done,
-                (Ok(Ran::Stopped), Wish::Run) => DownloadState::Queued,
-                (Ok(Ran::Stopped), Wish::Pause | Wish::Cancel) => DownloadState::Paused,
-                (Err(error), _) => DownloadState::Failed(error.clone()),
-            };
-            entry.progress.rest(state);
-            (wish, entry.progress.repo.clone())
-        };
-        if wish == Wish::Cancel {
-            self.forget(repo, staged, &ended).await;
+    /// Notes how a run ended, and has the next one start. A cancelled entry keeps its place until nothing of it is left,
+    /// so that nobody starts it meanwhile.
+    ///
+    /// # Errors
+    /// What stands in the way of removing what a cancelled one had.
+    async fn end(self: Arc<Self>, repo: &RepoId, past: Past) -> Result<()> {
+        let mut removed = None;
+        while let Some(staged) = self.settle(repo, &past, removed.as_ref()) {
+            removed = Some(run::remove(&self.fetching, staged).await);
         }
-        let mut entries = self.entries.lock();
-        self.clone().advance(&mut entries);
+        removed.unwrap_or(Ok(()))
     }
 
-    /// Removes a cancelled entry with what is staged of it. One that was done meanwhile stays done.
-    async fn forget(&self, repo: &RepoId, staged: RepoId, ended: &Result<Ran>) {
-        let removed = match ended {
-            Ok(Ran::Installed(_)) => Ok(()),
-            Ok(Ran::Stopped) | Err(_) => run::remove(&self.fetching, staged).await,
-        };
+    /// Has an entry whose run ended be what it is now. Where this returns the name of what is staged, that must be
+    /// removed first.
+    fn settle(
+        self: &Arc<Self>,
+        repo: &RepoId,
+        past: &Past,
+        removed: Option<&Result<()>>,
+    ) -> Option<RepoId> {
         let mut entries = self.entries.lock();
-        match removed {
-            Ok(()) => entries.retain(|entry| entry.repo != *repo || entry.wish.is_some()),
-            Err(error) => {
-                let entry = entries.iter_mut().find(|entry| entry.repo == *repo);
-                if let Some(entry) = entry {
-                    entry.progress.rest(DownloadState::Failed(error));
-                }
-            }
+        let place = entries.iter().position(|entry| entry.repo == *repo);
+        let place = place.expect("an entry stays in the book until it has ended");
+        let entry = &mut entries[place];
+        let wish = entry.wish.as_ref().map_or(Wish::Run, |wish| *wish.borrow());
+        match next(past, wish, removed) {
+            Next::Remove => return Some(entry.progress.repo.clone()),
+            Next::Be(state) => entry.rest(state),
+            Next::Gone => drop(entries.remove(place)),
         }
+        self.clone().advance(&mut entries);
+        None
+    }
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Past {
+    Installed,
+    Stopped,
+    Failed(Error),
+}
+
+/// What becomes of an entry whose run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Next {
+    /// It stays and rests so.
+    Be(DownloadState),
+    /// What it has is removed first.
+    Remove,
+    /// It leaves the book.
+    Gone,
+}
+
+/// Decides that, by what is wished of it now and by what came of removing what it had, if that was tried.
+fn next(past: &Past, wish: Wish, removed: Option<&Result<()>>) -> Next {
+    match (past, wish, removed) {
+        (_, _, Some(Err(error))) => Next::Be(DownloadState::Failed(error.clone())),
+        // Somebody started it again while it was removed.
+        (_, Wish::Run, Some(Ok(()))) => Next::Be(DownloadState::Queued),
+        (_, _, Some(Ok(()))) | (Past::Installed, Wish::Cancel, None) => Next::Gone,
+        (Past::Installed, _, None) => Next::Be(DownloadState::Done),
+        (_, Wish::Cancel, None) => Next::Remove,
+        (Past::Stopped, Wish::Run, None) => Next::Be(DownloadState::Queued),
+        (Past::Stopped, Wish::Pause, None) => Next::Be(DownloadState::Paused),
+        (Past::Failed(error), _, None) => Next::Be(DownloadState::Failed(error.clone())),
     }
 }
 
@@ -298,7 +351,41 @@ fn left_over(places: &Places, repo: &RepoId, record: &Record) -> DownloadProgres
     progress
 }
 
+fn full(entries: usize) -> Error {
+    Error::new(Code::QueueFull, format!("the list of downloads is full: it has {entries}"))
+        .with_hint("cancel some, or clear away those that are done")
+}
+
 fn unknown(repo: &RepoId) -> Error {
     Error::new(Code::ModelNotFound, format!("no download of `{repo}` is known"))
         .with_hint("start one, or look at the list")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_becomes_of_a_download_follows_from_its_end_and_from_what_is_wished_of_it() {
+        let error = Error::new(Code::Io, "it failed");
+        let failed = || Next::Be(DownloadState::Failed(error.clone()));
+        let past = Past::Failed(error.clone());
+        let (ok, bad) = (Ok(()), Err(error.clone()));
+        for (past, wish, removed, expected) in [
+            (&Past::Installed, Wish::Run, None, Next::Be(DownloadState::Done)),
+            (&Past::Installed, Wish::Pause, None, Next::Be(DownloadState::Done)),
+            (&Past::Installed, Wish::Cancel, None, Next::Gone),
+            (&Past::Stopped, Wish::Run, None, Next::Be(DownloadState::Queued)),
+            (&Past::Stopped, Wish::Pause, None, Next::Be(DownloadState::Paused)),
+            (&Past::Stopped, Wish::Cancel, None, Next::Remove),
+            (&Past::Stopped, Wish::Cancel, Some(&ok), Next::Gone),
+            (&Past::Stopped, Wish::Run, Some(&ok), Next::Be(DownloadState::Queued)),
+            (&Past::Stopped, Wish::Cancel, Some(&bad), failed()),
+            (&past, Wish::Run, None, failed()),
+            (&past, Wish::Pause, None, failed()),
+            (&past, Wish::Cancel, None, Next::Remove),
+        ] {
+            assert_eq!(next(past, wish, removed), expected, "{past:?}, {wish:?}, {removed:?}");
+        }
+    }
 }

@@ -37,7 +37,7 @@ pub fn choose(repository: &Repository) -> Result<Choice> {
     for file in &repository.files {
         match wanted(file, has_usual_weights).map_err(|error| hostile(repository, &error))? {
             Some(path) => {
-                choice.files.push(ManifestFile { path, bytes: file.bytes, digest: file.digest })
+                choice.files.push(ManifestFile { path, bytes: file.bytes, digest: file.digest });
             }
             None => choice.left_out.push(file.path.clone()),
         }

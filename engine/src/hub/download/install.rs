@@ -1,6 +1,6 @@
 //! Putting a model in place: all of it at once, in one rename.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::error::{Code, Error, Result};
 use crate::hub::download::content::is_content;
-use crate::hub::download::staging::{Staging, cannot, refuse_link, remove_tree};
+use crate::hub::download::staging::{Staging, cannot, refuse_link, remove_tree, replaced_path};
 use crate::hub::manifest::{Manifest, ManifestFile, OWN_FOLDER, sync_folder};
 use crate::hub::places::Places;
 use crate::hub::repo::RepoId;
@@ -64,7 +64,7 @@ pub(super) fn is_kept(folder: &Path, manifest: &Manifest, file: &ManifestFile) -
     untouched || is_content(&path, file).unwrap_or(false)
 }
 
-/// Has `to` be the same file as `from`, or a copy where the file system knows no links.
+/// Has `to` be the same file as `from`, or a copy where the file system knows no links. What is at `to` stays.
 pub(super) fn link(from: &Path, to: &Path) -> Result<()> {
     if let Some(folder) = to.parent() {
         fs::create_dir_all(folder).map_err(cannot("create", folder))?;
@@ -72,8 +72,16 @@ pub(super) fn link(from: &Path, to: &Path) -> Result<()> {
     match fs::hard_link(from, to) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-        Err(_) => fs::copy(from, to).map(drop).map_err(cannot("copy", from)),
+        Err(_) => copy(from, to).map_err(cannot("copy", from)),
     }
+}
+
+/// Nothing is called `to` before it is a whole copy.
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    let aside = to.with_added_extension("copy");
+    fs::copy(from, &aside)?;
+    File::open(&aside)?.sync_all()?;
+    fs::rename(aside, to)
 }
 
 /// Makes a model of what is staged and puts it in place. Whoever looks sees what was there before, or all of this.
@@ -167,7 +175,7 @@ fn swap(staged: &Path, folder: &Path) -> Result<()> {
 /// The same where the file system cannot exchange two folders. A model is in place again as soon as the next download
 /// of it runs, if this is interrupted.
 fn swap_in_steps(staged: &Path, folder: &Path) -> Result<()> {
-    let aside = staged.with_added_extension("replaced");
+    let aside = replaced_path(staged);
     remove_tree(&aside)?;
     fs::rename(folder, &aside).map_err(cannot("rename", folder))?;
     if let Err(error) = fs::rename(staged, folder) {
@@ -196,6 +204,16 @@ mod tests {
             swap(&staged, &place).unwrap();
             assert_eq!(fs::read_to_string(place.join("file")).unwrap(), "new");
         }
+    }
+
+    #[test]
+    fn a_copy_has_its_name_only_when_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        fs::write(&from, "text").unwrap();
+        copy(&from, &to).unwrap();
+        assert_eq!(fs::read_to_string(&to).unwrap(), "text");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 
     #[test]

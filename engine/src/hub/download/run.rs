@@ -155,6 +155,7 @@ fn prepare(config: &DownloadConfig, repo: &RepoId, record: &Record) -> Result<Pr
     for (file, kept) in record.files.iter().zip(kept) {
         let mut staged = staging.staged(file)?;
         if kept && staged != Staged::Whole {
+            staging.clear_whole(file)?;
             link(&file.path.below(&folder), &staging.whole(file))?;
             staged = Staged::Whole;
         }

@@ -169,6 +169,15 @@ impl Staging {
         options.open(&path).map_err(cannot("open", &path))
     }
 
+    /// Removes what is called as the whole file would be.
+    ///
+    /// # Errors
+    /// `Io` when that fails.
+    pub(super) fn clear_whole(&self, file: &ManifestFile) -> Result<()> {
+        let path = self.whole(file);
+        ignore_missing(fs::remove_file(&path)).map_err(cannot("remove", &path))
+    }
+
     /// What the server called the content that the first bytes of `file` are of.
     pub(super) fn tag(&self, file: &ManifestFile) -> Option<String> {
         let mut text = String::new();
@@ -207,6 +216,7 @@ impl Staging {
     /// `Io` when that fails.
     pub(super) fn remove(&self) -> Result<()> {
         remove_tree(&self.folder)?;
+        remove_tree(&replaced_path(&self.folder))?;
         ignore_missing(fs::remove_file(&self.record)).map_err(cannot("remove", &self.record))
     }
 }
@@ -255,6 +265,11 @@ pub(super) fn staged_bytes(places: &Places, repo: &RepoId, record: &Record) -> V
         bytes(&whole).or_else(|| bytes(&partial)).unwrap_or(0).min(file.bytes)
     };
     record.files.iter().map(look).collect()
+}
+
+/// Where a model lies for a moment that another one replaces, where two folders cannot be exchanged.
+pub(super) fn replaced_path(folder: &Path) -> PathBuf {
+    folder.with_added_extension("replaced")
 }
 
 fn record_path(folder: &Path) -> PathBuf {
@@ -318,7 +333,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
 /// The length of a plain file; `None` where there is none.
 fn length(path: &Path) -> Result<Option<u64>> {
     match fs::symlink_metadata(path) {
-        Ok(metadata) => Ok(metadata.is_file().then(|| metadata.len())),
+        Ok(metadata) => Ok(metadata.is_file().then_some(metadata.len())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(cannot("look at", path)(error)),
     }

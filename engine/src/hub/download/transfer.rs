@@ -6,6 +6,7 @@ use bytes::Bytes;
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap};
 use reqwest::{Response, StatusCode};
 use tokio::sync::mpsc;
+use tokio::task::JoinError;
 
 use crate::error::{Code, Error, Result};
 use crate::hub::download::content::{Content, spoiled};
@@ -175,7 +176,7 @@ impl Transfer {
             (content, written)
         });
         let outcome = self.receive(response, left_bytes, pieces).await;
-        let (content, written) = writing.await.map_err(lost)?;
+        let (content, written) = writing.await.map_err(|error| lost(&error))?;
         self.done.set(content.bytes());
         written.map_err(cannot("write", &self.run.staging.partial(&self.file)))?;
         Ok((content, outcome))
@@ -279,10 +280,10 @@ fn strong_tag(headers: &HeaderMap) -> Option<&str> {
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(lost)?
+    tokio::task::spawn_blocking(work).await.map_err(|error| lost(&error))?
 }
 
-fn lost(error: tokio::task::JoinError) -> Error {
+fn lost(error: &JoinError) -> Error {
     Error::new(Code::Internal, format!("a thread of a download ended: {error}"))
 }
 
@@ -305,10 +306,7 @@ mod tests {
         });
         let status = StatusCode::from_u16(status).unwrap();
         let placed = place(status, &HeaderMap::from_iter(headers), beginning.as_ref(), 10);
-        assert_eq!(
-            placed.as_ref().map_err(String::as_str),
-            expected.as_ref().map_err(|text| *text)
-        );
+        assert_eq!(placed, expected.map_err(str::to_owned));
     }
 
     #[test]

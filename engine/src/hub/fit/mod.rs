@@ -24,7 +24,7 @@ use crate::limits::{
     KV_GRANULE_TOKENS, KV_HEADROOM_BYTES, PREFILL_CHUNK_TOKENS_CPU, PREFILL_CHUNK_TOKENS_DEFAULT,
     RECURRENCE_PIECE_TOKENS,
 };
-use crate::model::outline::{FloatType, LayerOutline, Outline, WeightTally};
+use crate::model::outline::{FloatType, InFlight, LayerOutline, Outline, Weighed, WeightTally};
 
 /// Rows for which a fit is told.
 pub const ROWS: [usize; 4] = [1, 2, 4, 8];
@@ -56,6 +56,9 @@ pub struct Wish {
     /// Bytes that caches may take; `None` is what weights and headroom leave.
     pub kv_budget_bytes: Option<u64>,
 }
+
+/// How many arrays of a recurrent layer's channels a prompt's chunk has at once, as measured on a processor.
+const CHANNELS_IN_FLIGHT: u64 = 10;
 
 /// Whether a model fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -223,34 +226,55 @@ impl<'a> Reckoning<'a> {
         held.saturating_add(self.transient_bytes(tokens))
     }
 
-    /// What the last chunk of a prompt of `tokens` tokens takes.
+    /// What the largest chunk of a prompt of `tokens` tokens takes.
     fn transient_bytes(&self, tokens: usize) -> u64 {
-        let Outline { hidden, feed_forward, query_heads, .. } = *self.subject.outline;
+        let outline = self.subject.outline;
+        let InFlight { gates, scores } = outline.in_flight();
         let chunk = self.chunk_tokens.min(tokens) as u64;
-        // In flight at once: what the gates are made of, the residual stream and its norms.
-        let streams = chunk * (6 * feed_forward + 4 * hidden);
-        // Scores and what the softmax makes of them. GPUs never have them whole.
+        // In flight at once: gates, the residual stream and its norm, queries and what attention makes of them.
+        let width = gates * outline.feed_forward + 2 * outline.hidden + 2 * outline.query_width();
+        let (channels, memory_values) = self.recurrent();
+        let width = width.saturating_add(CHANNELS_IN_FLIGHT * channels);
         let scores = match self.machine.processing {
-            Processing::Processor => 2 * chunk * query_heads * tokens as u64,
+            Processing::Processor => scores * outline.query_heads * self.scores_of_chunk(tokens),
+            // GPUs never have them whole.
             Processing::Gpu => 0,
         };
-        let numbers = streams.saturating_add(scores);
-        numbers.saturating_mul(self.float_type.bytes()).saturating_add(self.recurrence_bytes())
+        let numbers = chunk.saturating_mul(width).saturating_add(scores);
+        let numbers_bytes = numbers.saturating_mul(self.float_type.bytes());
+        numbers_bytes.saturating_add(self.memory_bytes(memory_values))
     }
 
-    /// What a piece of a recurrent layer's prompt takes on a processor: about one and a half memories per token.
-    fn recurrence_bytes(&self) -> u64 {
-        let memory = self.subject.outline.layers.iter().map(|layer| match layer {
-            LayerOutline::Recurrent { memory_values, .. } => *memory_values,
+    /// Queries times columns of the chunk that has most: the last whole one, or the rest behind it.
+    fn scores_of_chunk(&self, tokens: usize) -> u64 {
+        let chunk = self.chunk_tokens.min(tokens).max(1);
+        let whole = tokens / chunk * chunk;
+        let rest = tokens - whole;
+        (chunk as u64 * whole as u64).max(rest as u64 * tokens as u64)
+    }
+
+    /// The channels and the numbers of a memory of the largest recurrent layer; 0 where there is none.
+    fn recurrent(&self) -> (u64, u64) {
+        let layers = self.subject.outline.layers.iter();
+        let recurrent = layers.filter_map(|layer| match *layer {
+            LayerOutline::Recurrent { channels, memory_values, .. } => {
+                Some((channels, memory_values))
+            }
             LayerOutline::Full(_)
             | LayerOutline::Sliding { .. }
             | LayerOutline::Latent { .. }
-            | LayerOutline::Shared => 0,
+            | LayerOutline::Shared => None,
         });
-        let largest = memory.max().unwrap_or(0).saturating_mul(size_of::<f32>() as u64);
+        recurrent.max().unwrap_or((0, 0))
+    }
+
+    /// What a piece of a recurrent layer's prompt takes: on a processor about one and a half memories, in f32, for
+    /// each token.
+    fn memory_bytes(&self, values: u64) -> u64 {
+        let bytes = values.saturating_mul(size_of::<f32>() as u64);
         match self.machine.processing {
-            Processing::Processor => largest.saturating_mul(3 * RECURRENCE_PIECE_TOKENS as u64) / 2,
-            Processing::Gpu => largest,
+            Processing::Processor => bytes.saturating_mul(3 * RECURRENCE_PIECE_TOKENS as u64) / 2,
+            Processing::Gpu => bytes,
         }
     }
 
@@ -286,7 +310,7 @@ impl<'a> Reckoning<'a> {
     /// Weights that a step of `rows` rows reads: rows of a table are next to nothing, and of experts as many as
     /// the rows choose, or all.
     fn step_weights_bytes(&self, rows: usize) -> f64 {
-        let bytes = |part: &crate::model::outline::Weighed| part.bytes(self.float_type.bytes());
+        let bytes = |part: &Weighed| part.bytes(self.float_type.bytes());
         let WeightTally { all, gathered, experts, .. } = self.subject.weights;
         let always = bytes(all).saturating_sub(bytes(gathered)).saturating_sub(bytes(experts));
         let share = match self.subject.outline.experts {

@@ -19,8 +19,8 @@ use crate::tokenizer::ChatFiles;
 
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
-/// Files of which one makes a directory an embedding model's.
-const EMBEDDING_FILES: [&str; 2] = ["modules.json", "config_sentence_transformers.json"];
+/// What an embedding model has: the first makes a directory one, the others are then needed too.
+const EMBEDDING_FILES: [&str; 2] = ["modules.json", "1_Pooling/config.json"];
 /// Ends of the names of weights that are not read.
 const FOREIGN_WEIGHTS: [&str; 5] = [".bin", ".pt", ".pth", ".gguf", ".npz"];
 /// Small JSON files, which are read whole.
@@ -38,7 +38,7 @@ const READ_WHOLE_BYTES_MAX: u64 = 256 << 10;
 /// `BadModel` when there is no such directory, or nothing of a model in it.
 pub fn inspect(directory: &Path) -> Result<Entry> {
     let no_model = || {
-        let message = format!("no model at {}", super::shown(&directory.to_owned()));
+        let message = format!("no model at {}", super::shown(directory));
         Error::new(Code::BadModel, message)
             .with_hint("expected a directory with config.json, tokenizer.json and safetensors")
     };
@@ -112,9 +112,19 @@ fn missing(candidate: &Candidate, stamp: &Stamp) -> std::result::Result<Vec<Stri
     if stamp.file(TOKENIZER).is_some() && !is_whole_json(&directory.join(TOKENIZER), vouched) {
         missing.push(format!("{TOKENIZER} (cut short)"));
     }
+    if stamp.file(EMBEDDING_FILES[0]).is_some() {
+        let cut = EMBEDDING_FILES.iter().filter(|name| !parses(&directory.join(name)));
+        missing.extend(cut.map(|name| (*name).to_owned()));
+    }
     missing.sort();
     missing.dedup();
     Ok(missing)
+}
+
+/// Whether a file is there and is JSON.
+fn parses(path: &Path) -> bool {
+    let file = std::fs::read(path).ok();
+    file.is_some_and(|file| serde_json::from_slice::<IgnoredAny>(&file).is_ok())
 }
 
 /// Shards that are missing or shorter than their headers say.
@@ -161,12 +171,8 @@ fn cut_by_manifest(directory: &Path, stamp: &Stamp) -> std::result::Result<Vec<S
 /// for lengths: a manifest, or a cache that names blobs once they are there; so of a large file there the end will
 /// do, which is two brackets, or one at the beginning of a line.
 fn is_whole_json(path: &Path, vouched: bool) -> bool {
-    let parses = || {
-        let file = std::fs::read(path).ok()?;
-        serde_json::from_slice::<IgnoredAny>(&file).ok()
-    };
     let large = std::fs::metadata(path).is_ok_and(|file| file.len() > READ_WHOLE_BYTES_MAX);
-    (vouched && large && ends_whole(path).unwrap_or(false)) || parses().is_some()
+    (vouched && large && ends_whole(path).unwrap_or(false)) || parses(path)
 }
 
 fn ends_whole(path: &Path) -> std::io::Result<bool> {
@@ -244,7 +250,7 @@ fn capabilities(directory: &Path) -> Result<Capabilities> {
         Some(name) => format.with_tool_parser(name),
         None => format,
     };
-    let embeds = EMBEDDING_FILES.iter().any(|name| directory.join(name).is_file());
+    let embeds = directory.join(EMBEDDING_FILES[0]).is_file();
     Ok(Capabilities {
         chats: files.template.is_some() && !embeds,
         tools: format.tools.is_some() && !embeds,

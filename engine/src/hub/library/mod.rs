@@ -18,7 +18,7 @@ mod stamp;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -192,6 +192,6 @@ fn changes(before: &BTreeMap<String, Known>, now: &BTreeMap<String, Known>) -> C
 }
 
 /// A path as an entry shows it, for messages.
-fn shown(path: &PathBuf) -> String {
+fn shown(path: &Path) -> String {
     format!("`{}`", path.display())
 }

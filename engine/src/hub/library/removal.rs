@@ -129,7 +129,7 @@ fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
 fn plain_bytes(folder: &Path) -> u64 {
     let files = files_below(folder).unwrap_or_default();
     let metadata = files.iter().filter_map(|file| fs::symlink_metadata(file).ok());
-    metadata.filter(|metadata| metadata.is_file()).map(|metadata| metadata.len()).sum()
+    metadata.filter(fs::Metadata::is_file).map(|metadata| metadata.len()).sum()
 }
 
 fn remove_references(repository: &Path, commit: Option<&str>) -> Result<()> {

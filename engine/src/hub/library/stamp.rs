@@ -1,7 +1,7 @@
 //! What the file system says of an entry's files, so that one that stayed the same is not read again.
 
 use std::fs::{self, Metadata};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
 use crate::hub::manifest::{Manifest, OWN_FOLDER};
@@ -39,10 +39,11 @@ impl Stamp {
     pub(super) fn of(directory: &Path) -> Option<Self> {
         let entries = fs::read_dir(directory).ok()?.flatten().take(FILES_MAX);
         let mut files: Vec<_> = entries
-            .filter_map(|entry| FileStamp::of(entry.file_name().into_string().ok()?, entry.path()))
+            .filter_map(|entry| FileStamp::of(entry.file_name().into_string().ok()?, &entry.path()))
             .collect();
         let manifest = Manifest::path(directory);
-        files.extend(FileStamp::of(format!("{OWN_FOLDER}/"), manifest).filter(FileStamp::is_whole));
+        files
+            .extend(FileStamp::of(format!("{OWN_FOLDER}/"), &manifest).filter(FileStamp::is_whole));
         files.sort_by(|left, right| left.name.cmp(&right.name));
         Some(Self { files })
     }
@@ -72,8 +73,8 @@ impl Stamp {
 }
 
 impl FileStamp {
-    fn of(name: String, path: PathBuf) -> Option<Self> {
-        let content = fs::metadata(&path).ok().map(|metadata| Content::of(&metadata));
+    fn of(name: String, path: &Path) -> Option<Self> {
+        let content = fs::metadata(path).ok().map(|metadata| Content::of(&metadata));
         // A folder says nothing of what a model is, and changes with what others keep in it.
         let folder = content.as_ref().is_some_and(|content| !content.is_file);
         (!folder).then_some(Self { name, content })

@@ -247,7 +247,15 @@ fn what_is_not_run_and_what_is_damaged_are_told_apart() {
     check_state(write("config.json", b"{\"model_type\": \"llama\""), "damaged", "config.json");
     check_state(write("config.json", b"\xff{}"), "damaged", "config.json");
     check_state(write("tokenizer_config.json", b"[]"), "damaged", "tokenizer_config.json");
-    check_state(write("modules.json", b"[]"), "unsupported", "embedding");
+    check_state(write("chat_template.jinja", b"{% if x"), "damaged", "chat_template.jinja");
+    check_state(write("modules.json", b"[]"), "incomplete", "1_Pooling/config.json");
+    let embedding = |model: &Path| {
+        fs::create_dir(model.join("1_Pooling")).unwrap();
+        for name in ["modules.json", "1_Pooling/config.json"] {
+            fs::write(model.join(name), "[]").unwrap();
+        }
+    };
+    check_state(embedding, "unsupported", "embedding");
     let longer = |model: &Path| {
         let content = [fs::read(model.join("model.safetensors")).unwrap(), vec![0]].concat();
         fs::write(model.join("model.safetensors"), content).unwrap();

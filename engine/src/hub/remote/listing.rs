@@ -57,14 +57,15 @@ impl Remote {
 
     async fn files(&self, repo: &RepoId, commit: &Commit, about: &str) -> Result<Vec<ListedFile>> {
         let mut next = Some(self.tree_url(repo, commit));
-        let mut files = Vec::new();
+        let (mut files, mut listed) = (Vec::new(), 0);
         // Every page but the last must list something, so this ends.
         while let Some(url) = next {
             let (page, headers) = self.json(&url, about).await?;
             let page = read_page(&page).map_err(|why| nonsense(about, why))?;
             next = self.next_page(&url, &headers, about)?.filter(|_| !page.is_empty());
+            listed += page.len();
             files.extend(page.into_iter().flatten());
-            if files.len() > limits::HUB_FILES_MAX {
+            if listed > limits::HUB_FILES_MAX {
                 let why = format!("lists more than {} files", limits::HUB_FILES_MAX);
                 return Err(nonsense(about, &why));
             }

@@ -5,7 +5,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::{Token, store_failed};
-use crate::error::{Code, Error, Result};
+use crate::error::Result;
+#[cfg(not(target_os = "macos"))]
+use crate::error::{Code, Error};
 
 /// Bytes of a file with a token that are read.
 const FILE_BYTES_MAX: u64 = 4096;
@@ -22,6 +24,7 @@ enum Place {
     #[cfg(target_os = "macos")]
     Keychain,
     /// This user has no folder for settings.
+    #[cfg(not(target_os = "macos"))]
     Nowhere,
 }
 
@@ -32,12 +35,7 @@ impl TokenStore {
 
     /// The store of whoever runs this process.
     pub fn of_process() -> Self {
-        #[cfg(target_os = "macos")]
-        return Self(Place::Keychain);
-        #[cfg(not(target_os = "macos"))]
-        Self(dirs::config_dir().map_or(Place::Nowhere, |folder| {
-            Place::File(folder.join("slipstream").join("hub-token"))
-        }))
+        Self(place_of_process())
     }
 
     /// A store in the file at `path`.
@@ -54,6 +52,7 @@ impl TokenStore {
             Place::File(path) => read(path),
             #[cfg(target_os = "macos")]
             Place::Keychain => keychain::get(),
+            #[cfg(not(target_os = "macos"))]
             Place::Nowhere => Ok(None),
         }
     }
@@ -69,6 +68,7 @@ impl TokenStore {
             }
             #[cfg(target_os = "macos")]
             Place::Keychain => keychain::set(token),
+            #[cfg(not(target_os = "macos"))]
             Place::Nowhere => {
                 Err(Error::new(Code::Io, "failed to keep the token: this user has no home")
                     .with_hint("set `HF_TOKEN` instead"))
@@ -89,9 +89,21 @@ impl TokenStore {
             },
             #[cfg(target_os = "macos")]
             Place::Keychain => keychain::remove(),
+            #[cfg(not(target_os = "macos"))]
             Place::Nowhere => Ok(false),
         }
     }
+}
+
+#[cfg(target_os = "macos")]
+fn place_of_process() -> Place {
+    Place::Keychain
+}
+
+#[cfg(not(target_os = "macos"))]
+fn place_of_process() -> Place {
+    let folder = dirs::config_dir();
+    folder.map_or(Place::Nowhere, |folder| Place::File(folder.join("slipstream/hub-token")))
 }
 
 /// The token in a file; `None` where there is no file, or nothing in it.

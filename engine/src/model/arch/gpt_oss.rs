@@ -12,6 +12,9 @@ use crate::model::{ModelConfig, layer_windows_or};
 
 const BASE: f64 = 150_000.0;
 
+/// Bytes of a block: 32 numbers of four bits.
+const BLOCK_BYTES: i32 = 16;
+
 /// The experts' clipped SwiGLU.
 const ACTIVATION: Activation = Activation::ClippedSilu { alpha: 1.702, limit: 7.0 };
 
@@ -83,13 +86,13 @@ fn unfold(weights: &mut Weights, path: &str) -> Result<()> {
         let name = format!("{path}.down_proj_{stored}");
         if weights.contains(&name) {
             let down = weights.detach(&name)?;
-            weights.put(format!("{path}.down_proj.{part}"), values(down, stored)?);
+            weights.put(format!("{path}.down_proj.{part}"), values(down, stored, &name)?);
         }
         let name = format!("{path}.gate_up_proj_{stored}");
         if !weights.contains(&name) {
             continue;
         }
-        let both = values(weights.detach(&name)?, stored)?;
+        let both = values(weights.detach(&name)?, stored, &name)?;
         for (first, target) in [(0, "gate_proj"), (1, "up_proj")] {
             let rows = every_other_row(&both, first, &name)?;
             ops::evaluate([&rows])?;
@@ -100,9 +103,15 @@ fn unfold(weights: &mut Weights, path: &str) -> Result<()> {
 }
 
 /// Blocks of bytes as words in a row; others as they are.
-fn values(array: Array, stored: &str) -> Result<Array> {
-    match stored {
-        "blocks" => experts::bytes_as_words(&array),
+fn values(array: Array, stored: &str, name: &str) -> Result<Array> {
+    match (stored, array.shape()) {
+        ("blocks", [_, _, _, BLOCK_BYTES]) => experts::bytes_as_words(&array),
+        ("blocks", shape) => {
+            let message = format!(
+                "tensor `{name}` has shape {shape:?}, but blocks are [experts, rows, blocks, {BLOCK_BYTES}]"
+            );
+            Err(Error::new(Code::BadModel, message))
+        }
         _ => Ok(array),
     }
 }

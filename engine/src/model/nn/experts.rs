@@ -177,7 +177,9 @@ pub fn stack_experts(
             if weights.contains(&format!("{source}.0.{name}.{part}")) {
                 let one = |expert| format!("{source}.{expert}.{name}.{part}");
                 let all = (0..experts).map(|expert| weights.detach(&one(expert)));
-                let stack = experts::stack(&all.collect::<Result<Vec<_>>>()?)?;
+                let all = all.collect::<Result<Vec<_>>>()?;
+                check_alike(&all, one)?;
+                let stack = experts::stack(&all)?;
                 put_now(weights, format!("{target}.{name}.{part}"), stack)?;
             }
         }
@@ -196,6 +198,19 @@ pub fn stack_experts(
         }
     }
     Ok(())
+}
+
+/// Holds that the tensors of all experts have one shape; `name_of` names that of each.
+fn check_alike(all: &[Array], name_of: impl Fn(i32) -> String) -> Result<()> {
+    let Some(first) = all.first().map(Array::shape) else { return Ok(()) };
+    match (0..).zip(all).find(|(_, array)| array.shape() != first) {
+        None => Ok(()),
+        Some((expert, array)) => {
+            let (name, shape) = (name_of(expert), array.shape());
+            let message = format!("tensor `{name}` has shape {shape:?}, but the first {first:?}");
+            Err(Error::new(Code::BadModel, message))
+        }
+    }
 }
 
 /// Parts the stack `fused` into the gate's rows and those of what it gates.

@@ -23,6 +23,8 @@ pub(crate) use crate::model::reach::kind;
 
 /// The base of most configs that name none.
 pub const BASE_DEFAULT: f64 = 10_000.0;
+/// More dimensions than any head has.
+const DIMENSIONS_MAX: i32 = 1 << 14;
 
 /// What a rotary embedding is made from.
 #[derive(Debug, Clone)]
@@ -139,11 +141,7 @@ impl Rope {
     /// `BadModel` for a kind that this engine does not run, or with a field missing.
     pub fn new(options: &RopeOptions) -> Result<Self> {
         let RopeOptions { dimensions, base, .. } = *options;
-        if dimensions < 2 || dimensions % 2 != 0 {
-            let message =
-                format!("a rotary embedding cannot turn {dimensions} dimensions in pairs");
-            return Err(Error::new(Code::BadModel, message));
-        }
+        check_pairs(dimensions)?;
         let Some(scaling) = &options.scaling else {
             return Ok(Self::fixed(options.plain(1.0)));
         };
@@ -184,6 +182,7 @@ impl Rope {
     /// # Errors
     /// `BadModel` when a field is missing or does not fit.
     pub fn long(options: &RopeOptions, scaling: &ModelConfig, trained_tokens: f64) -> Result<Self> {
+        check_pairs(options.dimensions)?;
         let long = LongRope::of_config(scaling, options.dimensions)?;
         let spec = options.with_table(long.table(options.base, options.dimensions)?);
         let stretch = f64::from(options.context_tokens) / trained_tokens;
@@ -208,6 +207,15 @@ impl Rope {
             Turn::Dynamic(dynamic) => dynamic.turn(x, offset),
         }
     }
+}
+
+/// Holds that `dimensions` are pairs, and not more than any head has.
+fn check_pairs(dimensions: i32) -> Result<()> {
+    if (2..=DIMENSIONS_MAX).contains(&dimensions) && dimensions % 2 == 0 {
+        return Ok(());
+    }
+    let message = format!("a rotary embedding cannot turn {dimensions} dimensions in pairs");
+    Err(Error::new(Code::BadModel, message))
 }
 
 /// The kinds of stretch that [`Rope::new`] knows.

@@ -24,7 +24,31 @@ pub(super) struct FamilyOutline {
     pub(super) head: Head,
     /// Which tensors of a checkpoint are run, beside what `head` says of the head's.
     pub(super) uses: Rule,
+    /// What a prompt's chunk has at once.
+    pub(super) in_flight: InFlight,
 }
+
+/// How many arrays of a kind a prompt's chunk has at once, as measured on a processor, which lets ten operations
+/// wait for each other (MLX 0.32.2, `transforms.cpp`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InFlight {
+    /// Of the width of a feed-forward block.
+    pub gates: u64,
+    /// Of a score for each head, query and column.
+    pub scores: u64,
+}
+
+/// A gate and its product, scores and their softmax.
+const USUAL: InFlight = InFlight { gates: 3, scores: 2 };
+
+/// GELU by its tanh is a chain of operations.
+const GELU: InFlight = InFlight { gates: 6, scores: 2 };
+
+/// So is a clipped SwiGLU, and sinks are put beside a copy of the scores.
+const SINKS: InFlight = InFlight { gates: 6, scores: 3 };
+
+/// Scores of an indexer, and masks of what it chose.
+const CHOSEN: InFlight = InFlight { gates: 3, scores: 4 };
 
 type Layers = fn(&ModelConfig) -> Result<Vec<LayerOutline>>;
 
@@ -34,14 +58,15 @@ pub(super) const FAMILIES: &[FamilyOutline] = &[
         serial_reason: Some(ONE_CANVAS),
         head: Head::Embedding,
         uses: weights::of_diffusion_gemma,
+        in_flight: GELU,
         ..family("diffusion_gemma", diffusion_gemma)
     },
-    FamilyOutline { head: Head::Embedding, ..family("gemma", all_full) },
-    FamilyOutline { head: Head::Embedding, ..family("gemma2", all_full) },
-    FamilyOutline { head: Head::OwnIfPresent, ..family("gemma3_text", gemma3) },
-    FamilyOutline { uses: weights::of_gemma4, ..family("gemma4", gemma4) },
-    FamilyOutline { uses: weights::of_gemma4, ..family("gemma4_text", gemma4) },
-    FamilyOutline { uses: weights::of_gemma4, ..family("gemma4_unified", gemma4) },
+    FamilyOutline { head: Head::Embedding, in_flight: GELU, ..family("gemma", all_full) },
+    FamilyOutline { head: Head::Embedding, in_flight: GELU, ..family("gemma2", all_full) },
+    FamilyOutline { head: Head::OwnIfPresent, in_flight: GELU, ..family("gemma3_text", gemma3) },
+    gemma4_called("gemma4"),
+    gemma4_called("gemma4_text"),
+    gemma4_called("gemma4_unified"),
     FamilyOutline { head: Head::Own, ..family("glm4", checked_full) },
     FamilyOutline {
         head: Head::Own,
@@ -51,9 +76,10 @@ pub(super) const FAMILIES: &[FamilyOutline] = &[
     FamilyOutline {
         head: Head::Own,
         uses: weights::of_glm_moe_dsa,
+        in_flight: CHOSEN,
         ..family("glm_moe_dsa", glm_moe_dsa)
     },
-    FamilyOutline { head: Head::Own, ..family("gpt_oss", gpt_oss) },
+    FamilyOutline { head: Head::Own, in_flight: SINKS, ..family("gpt_oss", gpt_oss) },
     family("granite", all_full),
     family("llama", windowed),
     FamilyOutline { head: Head::TiedByDefault(false), ..family("minicpm", all_full) },
@@ -70,6 +96,10 @@ pub(super) const FAMILIES: &[FamilyOutline] = &[
     family("smollm3", checked_full),
 ];
 
+const fn gemma4_called(model_type: &'static str) -> FamilyOutline {
+    FamilyOutline { uses: weights::of_gemma4, in_flight: GELU, ..family(model_type, gemma4) }
+}
+
 const QWEN3_5: FamilyOutline = FamilyOutline {
     head: Head::TiedByDefault(false),
     uses: weights::of_qwen3_5,
@@ -85,6 +115,7 @@ const fn family(model_type: &'static str, layers: Layers) -> FamilyOutline {
         layers,
         head: Head::TiedByDefault(true),
         uses: weights::all,
+        in_flight: USUAL,
     }
 }
 
@@ -265,11 +296,12 @@ fn delta_state(config: &ModelConfig) -> Result<LayerOutline> {
     let values = size(config, "linear_num_value_heads")? * size(config, "linear_value_head_dim")?;
     let tail_tokens = size(config, "linear_conv_kernel_dim")? - 1;
     let memory_values = values.saturating_mul(size(config, "linear_key_head_dim")?);
-    let tail_values = tail_tokens.saturating_mul(2 * keys + values);
+    let channels = 2 * keys + values;
+    let tail_values = tail_tokens.saturating_mul(channels);
     if memory_values.max(tail_values) > STATE_VALUES_MAX {
         return Err(config.wrong("linear_key_head_dim", &memory_values.into()));
     }
-    Ok(LayerOutline::Recurrent { tail_values, memory_values })
+    Ok(LayerOutline::Recurrent { channels, tail_values, memory_values })
 }
 
 /// Numbers in a recurrent layer's state at most; released models have some millions.

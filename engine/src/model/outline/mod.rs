@@ -5,13 +5,14 @@
 //! what the loaded model says is held for every checkpoint of the goldens (`tests/it/outline.rs`).
 
 mod families;
+pub(crate) mod gemma4;
 mod packing;
 mod sizes;
 #[cfg(test)]
 mod tests;
 mod weights;
 
-pub use families::ONE_CANVAS;
+pub use families::{InFlight, ONE_CANVAS};
 pub use packing::WeightPacking;
 pub use weights::{FloatType, Weighed, WeightTally};
 
@@ -35,6 +36,8 @@ pub enum LayerOutline {
     },
     /// A state of constant size.
     Recurrent {
+        /// Numbers that a token becomes inside the layer.
+        channels: u64,
         /// Numbers in the type that the model computes in.
         tail_values: u64,
         /// Numbers in f32.
@@ -121,6 +124,18 @@ impl Outline {
         self.family.embeds
     }
 
+    /// How many arrays of a kind a prompt's chunk has at once.
+    pub fn in_flight(&self) -> InFlight {
+        self.family.in_flight
+    }
+
+    /// Numbers of all query heads of one token, of the widest layer.
+    pub fn query_width(&self) -> u64 {
+        let widths = self.token_shapes().into_iter().flatten().map(|token| token.key_dimension);
+        // Of latents only the hidden size is known to be about it.
+        widths.max().map_or(self.hidden, |width| width.saturating_mul(self.query_heads))
+    }
+
     /// In which ways its caches keep tokens, in one word each and in the order in which they first appear.
     pub fn cache_kinds(&self) -> Vec<&'static str> {
         let mut kinds = Vec::new();
@@ -199,7 +214,7 @@ impl LayerOutline {
                 token_bytes: scheme.token_bytes(index, &token, value_bytes),
                 window_tokens,
             },
-            Self::Recurrent { tail_values, memory_values } => LayerBytes::Fixed {
+            Self::Recurrent { tail_values, memory_values, .. } => LayerBytes::Fixed {
                 bytes: tail_values * value_bytes + memory_values * size_of::<f32>() as u64,
             },
             Self::Latent { values } => LayerBytes::Full { token_bytes: values * value_bytes },

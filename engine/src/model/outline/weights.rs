@@ -2,8 +2,9 @@
 
 use safetensors::Dtype;
 
+use super::gemma4::{KEYS_AND_VALUES, NO_WEIGHTS, TOWERS};
 use super::{Outline, families};
-use crate::mlx::shards::TensorHeader;
+use crate::mlx::shards::{COMPUTED, KEPT_TYPES, READ_BYTES, TensorHeader};
 use crate::model::ModelConfig;
 
 /// A floating-point type that a model may compute in.
@@ -153,16 +154,13 @@ impl WeightTally {
         let cast = match stored == value_bytes {
             true => 0,
             false => {
-                let part = READ_PART_BYTES.min(self.all.float_values.saturating_mul(value_bytes));
+                let part = READ_BYTES.min(self.all.float_values.saturating_mul(value_bytes));
                 of_source(part).max(self.largest_values.saturating_mul(stored))
             }
         };
         cast.max(self.largest_values)
     }
 }
-
-/// Bytes of tensors that the loader reads at once.
-const READ_PART_BYTES: u64 = 32 << 20;
 
 /// What a tensor is part of, as far as it matters for what a step reads.
 enum Part {
@@ -187,9 +185,6 @@ fn part_of(name: &str) -> Part {
         Part::Other
     }
 }
-
-/// Ends of the names of tensors that keep their type when others are cast, as the loader has them.
-const KEPT_TYPES: [&str; 2] = ["A_log", "e_score_correction_bias"];
 
 fn is_cast(tensor: &TensorHeader) -> bool {
     let float = matches!(tensor.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16);
@@ -256,9 +251,6 @@ pub(super) enum Head {
 /// Whether a family runs a tensor of that name, given the text part of the config.
 pub(super) type Rule = fn(&ModelConfig, &str) -> bool;
 
-/// Tables that old checkpoints hold and every model computes itself.
-const COMPUTED: &str = "rotary_emb.inv_freq";
-
 pub(super) fn is_used(outline: &Outline, name: &str) -> bool {
     let is_head = name.starts_with("lm_head.") || name.starts_with("language_model.lm_head.");
     let drops_head = match outline.family.head {
@@ -279,17 +271,6 @@ pub(super) fn all(_: &ModelConfig, _: &str) -> bool {
 
 /// No towers, no tables and ranges, no keys and values of layers that attend to another's.
 pub(super) fn of_gemma4(config: &ModelConfig, name: &str) -> bool {
-    const TOWERS: [&str; 6] = [
-        "vision_tower",
-        "multi_modal_projector",
-        "audio_tower",
-        "embed_audio",
-        "embed_vision",
-        "vision_embedder",
-    ];
-    const IDLE: [&str; 5] =
-        ["self_attn.rotary_emb", "input_max", "input_min", "output_max", "output_min"];
-    const KEYS: [&str; 3] = [".self_attn.k_proj", ".self_attn.v_proj", ".self_attn.k_norm"];
     let own = name.strip_prefix("model.").unwrap_or(name);
     let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
     let is_anothers = || {
@@ -297,7 +278,8 @@ pub(super) fn of_gemma4(config: &ModelConfig, name: &str) -> bool {
         layer_of(name).is_some_and(|layer| layer >= owners)
     };
     let tower = TOWERS.iter().any(|tower| own.starts_with(tower));
-    !tower && !has(&IDLE) && !(has(&KEYS) && is_anothers())
+    let idle = tower || has(&NO_WEIGHTS) || (has(&KEYS_AND_VALUES) && is_anothers());
+    !idle
 }
 
 /// Of the encoder its scalars; no tower, no tables, no head.

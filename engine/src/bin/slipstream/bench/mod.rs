@@ -10,6 +10,7 @@
 mod cache;
 mod decode;
 mod grammar;
+mod hub_scan;
 mod joins;
 mod lanes;
 mod rig;
@@ -23,6 +24,7 @@ use self::rig::Rig;
 use self::serving::Load;
 use crate::load::ModelArguments;
 
+pub(crate) use self::hub_scan::{ScanArguments, run_scan};
 pub(crate) use self::serving::client::{Arguments as ClientArguments, run as run_clients};
 
 /// What `slipstream bench` takes.

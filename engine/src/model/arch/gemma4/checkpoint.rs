@@ -5,30 +5,13 @@ use super::plan;
 use crate::error::Result;
 use crate::mlx::Weights;
 use crate::model::ModelConfig;
+use crate::model::outline::gemma4::{KEYS_AND_VALUES, NO_WEIGHTS, TOWERS};
 
 /// What stands before the names of a language model that has towers beside it.
 pub(super) const WRAPPED: &str = "language_model.";
 
 /// What stands before the names of one that is alone.
 pub(super) const BARE: &str = "";
-
-/// Beginnings of the names of what sees and hears.
-const TOWERS: [&str; 6] = [
-    "vision_tower",
-    "multi_modal_projector",
-    "audio_tower",
-    "embed_audio",
-    "embed_vision",
-    "vision_embedder",
-];
-
-/// Parts of the names of tensors that are no weights: tables, and the ranges of activations.
-const NO_WEIGHTS: [&str; 5] =
-    ["self_attn.rotary_emb", "input_max", "input_min", "output_max", "output_min"];
-
-/// Parts of the names of what a layer that attends to another's columns does not use, though Hugging
-/// Face's checkpoints hold it.
-const KEYS_AND_VALUES: [&str; 3] = [".self_attn.k_proj", ".self_attn.v_proj", ".self_attn.k_norm"];
 
 /// Drops the towers and what is not used, and brings the rest under [`WRAPPED`] names.
 ///

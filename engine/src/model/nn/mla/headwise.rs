@@ -136,7 +136,9 @@ fn unpacked(
         bits: values.dim(-1) * 32 / inputs,
     };
     let groups = [outputs, inputs / format.group_size.max(1)];
-    let fits = values.shape() == [outputs, inputs * format.bits / 32]
+    let known = matches!(format.bits, 2..=6 | 8) && matches!(format.group_size, 32 | 64 | 128);
+    let fits = known
+        && values.shape() == [outputs, inputs * format.bits / 32]
         && scales.shape() == groups
         && biases.shape() == groups;
     if !fits {

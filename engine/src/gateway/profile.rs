@@ -62,7 +62,7 @@ mod tests {
     use super::*;
     use crate::gateway::script::card;
 
-    fn map(value: Value) -> Map<String, Value> {
+    fn map(value: &Value) -> Map<String, Value> {
         value.as_object().cloned().unwrap_or_default()
     }
 
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(silent, card());
         let sampling = SamplingOverrides { top_k: Some(7), ..SamplingOverrides::default() };
         let reasoning = Some(Reasoning { enabled: Some(true), effort: None });
-        let variables = map(json!({"tone": "dry"}));
+        let variables = map(&json!({"tone": "dry"}));
         let profile = Profile {
             sampling,
             max_tokens: Some(12),
@@ -88,10 +88,10 @@ mod tests {
 
     #[test]
     fn variables_of_a_request_win_over_those_of_its_profile() {
-        let template_variables = map(json!({"tone": "dry", "length": 3}));
+        let template_variables = map(&json!({"tone": "dry", "length": 3}));
         let defaults = RequestDefaults { reasoning: None, template_variables };
-        let asked = map(json!({"tone": "warm", "name": "x"}));
-        let expected = map(json!({"tone": "warm", "length": 3, "name": "x"}));
+        let asked = map(&json!({"tone": "warm", "name": "x"}));
+        let expected = map(&json!({"tone": "warm", "length": 3, "name": "x"}));
         assert_eq!(defaults.variables(asked), expected);
     }
 }

@@ -109,7 +109,7 @@ async fn show(mut progress: watch::Receiver<DownloadProgress>) {
     while progress.changed().await.is_ok() {
         bars.draw(&progress.borrow_and_update());
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// A bar for all, and one for each file that is under way. They draw nothing where stderr is no terminal.

@@ -225,7 +225,7 @@ async fn serve(arguments: Arguments, levers: Levers) -> Result<()> {
         Loader { arguments: arguments.loading.clone(), serving, clock: clock.clone(), single };
     let (pause, plan) = (RebuildPause::default(), arguments.plan(device)?);
     let thread = Arc::new(FleetThread::start(clock.clone(), pause, plan, Arc::new(loader))?);
-    let models = Residency::new(Arc::clone(&thread), catalogue, residency, clock.clone());
+    let models = Residency::new(&thread, catalogue, residency, clock.clone());
     match arguments.models.is_empty() {
         true => print_library_card(&listener, &models, hub.as_ref(), clock.now())?,
         false => {

@@ -100,14 +100,14 @@ impl Residency {
     /// # Panics
     /// Outside of a tokio runtime, where nothing could ever be loaded.
     pub fn new<E: Executor + 'static>(
-        thread: Arc<FleetThread<E>>,
+        thread: &Arc<FleetThread<E>>,
         catalogue: Arc<dyn Catalogue>,
         config: ResidencyConfig,
         clock: Clock,
     ) -> Self {
         let commons = Commons::new(clock);
         let essential = config.default_id.clone();
-        let host = Arc::new(FleetHost::new(Arc::clone(&thread), commons.clone(), essential));
+        let host = Arc::new(FleetHost::new(Arc::clone(thread), commons.clone(), essential));
         let residency = Self::on(host.clone(), catalogue, config, commons);
         let inner = Arc::downgrade(&residency.0);
         thread.roster().tell_losses(move |number, error| {

@@ -81,7 +81,7 @@ pub(super) fn plan(source: &Source, options: &ConvertOptions) -> Result<Plan> {
     // Read as they lie: disks like that, and parts of one matrix come together.
     tensors.sort_by_key(|tensor| tensor.draft.source());
     let quantization = choice.quantization(&tensors, packed_before);
-    Ok(Plan { model_type, config: new_config(&source.config, quantization), tensors })
+    Ok(Plan { model_type, config: new_config(&source.config, &quantization), tensors })
 }
 
 /// In which form the experts of gpt-oss are published, which they keep; nothing else may be packed.
@@ -215,7 +215,10 @@ fn full_entry(format: PackedFormat) -> Map<String, Value> {
 
 /// The fields in their order, without those of what is not converted, and with what is said of packing under
 /// both names by which readers know it.
-fn new_config(config: &Map<String, Value>, quantization: Map<String, Value>) -> Map<String, Value> {
+fn new_config(
+    config: &Map<String, Value>,
+    quantization: &Map<String, Value>,
+) -> Map<String, Value> {
     let mut fields = config.clone();
     for name in ["_name_or_path", "vision_config"] {
         fields.remove(name);

@@ -7,7 +7,7 @@ use std::ops::Range;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::{Value, json};
 
-use super::plan::{Output, Plan};
+use super::plan::{Output, Plan, TensorPlan};
 use super::source::value_bytes;
 use crate::error::{Code, Error, Result};
 use crate::mlx::shards::SINGLE_FILE;
@@ -32,7 +32,7 @@ pub(super) struct Shard {
 /// # Errors
 /// `BadModel` when a header becomes larger than readers take.
 pub(super) fn lay_out(plan: &Plan, shard_bytes_max: u64) -> Result<Vec<Shard>> {
-    let outputs: Vec<Vec<Output>> = plan.tensors.iter().map(|tensor| tensor.outputs()).collect();
+    let outputs: Vec<Vec<Output>> = plan.tensors.iter().map(TensorPlan::outputs).collect();
     let ranges = cut(&outputs, shard_bytes_max);
     let count = ranges.len();
     let shard = |(index, tensors): (usize, Range<usize>)| {
@@ -110,8 +110,7 @@ pub(super) fn index(plan: &Plan, shards: &[Shard]) -> Value {
     let mut map = BTreeMap::new();
     let mut total_bytes = 0;
     for shard in shards {
-        for output in plan.tensors[shard.tensors.clone()].iter().flat_map(|tensor| tensor.outputs())
-        {
+        for output in plan.tensors[shard.tensors.clone()].iter().flat_map(TensorPlan::outputs) {
             total_bytes += output.bytes();
             map.insert(output.name, shard.name.clone());
         }

@@ -25,11 +25,14 @@ use crate::telemetry::{MemorySnapshot, Snapshot};
 
 const S: Duration = Duration::from_secs(1);
 
+/// A load that the test has to end, and of which model.
+type PendingLoad = (Arc<str>, oneshot::Sender<Result<()>>);
+
 /// Loads wait for the test; unloads are done at once.
 struct ScriptedHost {
     commons: Commons,
     rows: Arc<ScriptedRows>,
-    loads: Mutex<Vec<(Arc<str>, oneshot::Sender<Result<()>>)>>,
+    loads: Mutex<Vec<PendingLoad>>,
     begun: watch::Sender<usize>,
     unloaded: watch::Sender<Vec<String>>,
 }

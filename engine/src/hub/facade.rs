@@ -236,9 +236,7 @@ impl Hub {
     }
 
     fn badge(&self, hit: &Hit) -> Option<Verdict> {
-        let weights = hit.weights.iter().map(|share| Some((share.dtype.as_str(), share.bytes?)));
-        let weights: Option<Vec<_>> = weights.collect();
-        let weights = weights.filter(|weights| !weights.is_empty())?;
+        let weights = hit.weights_by_type()?;
         Some(guess(&weights, self.0.config.machine.as_ref()?, &self.0.config.wish))
     }
 

@@ -116,6 +116,12 @@ impl Hit {
             .try_fold(0, |sum: u64, bytes| sum.checked_add(bytes?));
         bytes.filter(|_| !self.weights.is_empty())
     }
+
+    /// Its weights' types and the bytes of each, where all are known.
+    pub fn weights_by_type(&self) -> Option<Vec<(&str, u64)>> {
+        let weights = self.weights.iter().map(|share| Some((share.dtype.as_str(), share.bytes?)));
+        weights.collect::<Option<Vec<_>>>().filter(|weights| !weights.is_empty())
+    }
 }
 
 /// The weights of one type.

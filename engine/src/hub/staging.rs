@@ -75,6 +75,7 @@ impl Staging {
     }
 
     /// Bytes for which its disk has room.
+    #[cfg(feature = "mlx")]
     pub(super) fn free_bytes(&self) -> Result<u64> {
         let room = rustix::fs::statvfs(&self.partial)
             .map_err(|error| cannot("ask for the room at", &self.partial, &error.into()))?;

@@ -91,11 +91,7 @@ fn is_name(text: &str) -> bool {
 pub(crate) fn list(arguments: &ListArguments) -> Result<()> {
     let library = arguments.places.open()?;
     let wanted = arguments.text.as_deref().unwrap_or("").to_lowercase();
-    let shown: Vec<_> = library
-        .entries()
-        .filter(|entry| arguments.all || !matches!(entry.state, State::Unsupported(_)))
-        .filter(|entry| described(entry).contains(&wanted))
-        .collect();
+    let shown = matching(&library, arguments.all, &[wanted]);
     if arguments.json {
         println!("{:#}", Value::from(shown.iter().map(|entry| as_json(entry)).collect::<Vec<_>>()));
         return Ok(());
@@ -106,6 +102,26 @@ pub(crate) fn list(arguments: &ListArguments) -> Result<()> {
     }
     println!("{}", table(&shown));
     Ok(())
+}
+
+/// Tells which models of this machine match all of `words`.
+pub(crate) fn print_matching(places: &PlacesArguments, all: bool, words: &[String]) -> Result<()> {
+    let library = places.open()?;
+    let words: Vec<String> = words.iter().map(|word| word.to_lowercase()).collect();
+    match &matching(&library, all, &words)[..] {
+        [] => println!("no model on this machine matches"),
+        shown => println!("{}", table(shown)),
+    }
+    Ok(())
+}
+
+fn matching<'a>(library: &'a Library, all: bool, words: &[String]) -> Vec<&'a Entry> {
+    let holds = |entry: &Entry| {
+        let text = described(entry);
+        words.iter().all(|word| text.contains(word))
+    };
+    let entries = library.entries().filter(|entry| holds(entry));
+    entries.filter(|entry| all || !matches!(entry.state, State::Unsupported(_))).collect()
 }
 
 /// What a text is looked for in.

@@ -43,7 +43,7 @@ fn measured_bytes(directory: &Path, tokens: usize) -> u64 {
 }
 
 fn reckoned_bytes(directory: &Path, tokens: usize) -> u64 {
-    let facts = library::read_facts(directory).unwrap();
+    let facts = library::inspect(directory).unwrap().facts.unwrap();
     let machine = Machine {
         name: "the processor".to_owned(),
         processing: Processing::Processor,

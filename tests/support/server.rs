@@ -143,6 +143,8 @@ pub fn serve() -> Command {
 pub fn serve_model(directory: &Path) -> Command {
     let mut command = Command::new(demo::binary());
     command.arg("serve").arg("--model").arg(directory);
+    // No models of the machine that runs the test.
+    command.env("SLIPSTREAM_MODELS", "/nonexistent/models").env("HF_HUB_CACHE", "/nonexistent/hub");
     command
 }
 

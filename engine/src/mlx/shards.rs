@@ -3,7 +3,8 @@
 //! A header is checked against its file's size, its tensors' ranges against each other and against their shapes.
 //! Nothing but the header is read, and no more of that than the file has.
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
@@ -11,7 +12,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
-use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::tensor::TensorInfo;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -145,26 +146,43 @@ fn parse_header(
 ) -> std::result::Result<(Vec<TensorHeader>, u64), String> {
     let Entries(mut entries) = serde_json::from_slice(header).map_err(|error| error.to_string())?;
     entries.sort_by_key(|(_, info)| info.data_offsets);
-    // The library's own check: ranges touch, fit their shapes, and no name is there twice.
-    let metadata = Metadata::new(None, entries.clone()).map_err(|error| error.to_string())?;
-    if metadata.offset_keys().len() != entries.len() {
+    let names: HashSet<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
+    if names.len() < entries.len() {
         return Err("a tensor is there twice".to_owned());
     }
-    let tensors = entries.into_iter().map(|(name, info)| described(name, info, data_start));
-    Ok((tensors.collect::<std::result::Result<_, _>>()?, metadata.data_len() as u64))
+    let mut data_bytes = 0;
+    let mut tensors = Vec::with_capacity(entries.len());
+    for (name, info) in entries {
+        let stop = info.data_offsets.1 as u64;
+        tensors.push(checked(name, info, data_bytes, data_start)?);
+        data_bytes = stop;
+    }
+    Ok((tensors, data_bytes))
 }
 
-fn described(
+/// The tensor, if its bytes begin where those before it end, at byte `end` of the data, and are as many as its numbers
+/// take. That is what the `safetensors` crate checks, too.
+fn checked(
     name: String,
     info: TensorInfo,
+    end: u64,
     data_start: u64,
 ) -> std::result::Result<TensorHeader, String> {
-    let TensorInfo { dtype, shape, data_offsets: (start, end) } = info;
+    let TensorInfo { dtype, shape, data_offsets: (start, stop) } = info;
     // MLX counts sides in 32 bits and drops the others.
     if let Some(side) = shape.iter().find(|side| i32::try_from(**side).is_err()) {
         return Err(format!("tensor `{name}` has a side of {side}"));
     }
-    let range = data_start + start as u64..data_start + end as u64;
+    let (start, stop) = (start as u64, stop as u64);
+    let bits =
+        shape.iter().try_fold(dtype.bitsize() as u64, |bits, side| bits.checked_mul(*side as u64));
+    let held_bits = stop.checked_sub(start).and_then(|bytes| bytes.checked_mul(8));
+    if start != end || bits.is_none() || bits != held_bits {
+        return Err(format!(
+            "tensor `{name}` has the bytes from {start} to {stop}, which do not fit its shape or what lies before it"
+        ));
+    }
+    let range = data_start.saturating_add(start)..data_start.saturating_add(stop);
     Ok(TensorHeader { name, dtype, shape, range })
 }
 
@@ -177,7 +195,8 @@ impl<'de> Deserialize<'de> for Entries {
     }
 }
 
-/// Reads entry by entry: the library's own reader keeps all of them as JSON first, which takes thrice as long.
+/// Reads entry by entry: the reader of the `safetensors` crate keeps all of them as JSON first and then under their
+/// names twice, which takes several times as long, and a library of hundreds of models has many.
 struct EntriesVisitor;
 
 impl<'de> Visitor<'de> for EntriesVisitor {
@@ -238,13 +257,46 @@ pub fn shard_names(directory: &Path) -> Result<Vec<String>> {
 
 fn indexed_names(index: &Path) -> std::result::Result<Vec<String>, String> {
     let text = std::fs::read_to_string(index).map_err(|error| error.to_string())?;
-    let json: serde_json::Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-    let map = json.get("weight_map").and_then(|map| map.as_object());
-    let map = map.ok_or("has no `weight_map` object")?;
-    let names: BTreeSet<&str> = map.values().filter_map(|name| name.as_str()).collect();
-    match names.iter().find(|name| name.contains(['/', '\\']) || **name == "..") {
+    let Index { weight_map } = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let ShardNames(names) = weight_map.ok_or("has no `weight_map` object")?;
+    match names.iter().find(|name| name.contains(['/', '\\']) || *name == "..") {
         Some(name) => Err(format!("shard name `{name}` leaves the directory")),
-        None => Ok(names.into_iter().map(str::to_owned).collect()),
+        None => Ok(names.into_iter().collect()),
+    }
+}
+
+/// An index of shards, as far as it is read.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: Option<ShardNames>,
+}
+
+/// The shards that tensors are in, each once.
+struct ShardNames(BTreeSet<String>);
+
+impl<'de> Deserialize<'de> for ShardNames {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        deserializer.deserialize_map(ShardNamesVisitor)
+    }
+}
+
+struct ShardNamesVisitor;
+
+impl<'de> Visitor<'de> for ShardNamesVisitor {
+    type Value = ShardNames;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object of file names")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<ShardNames, A::Error> {
+        let mut names = BTreeSet::new();
+        while let Some((IgnoredAny, name)) = map.next_entry::<IgnoredAny, Cow<'de, str>>()? {
+            if !names.contains(name.as_ref()) {
+                names.insert(name.into_owned());
+            }
+        }
+        Ok(ShardNames(names))
     }
 }
 

@@ -38,7 +38,7 @@ fn settings(text: &str) -> (TempDir, String) {
 }
 
 /// A completion of 8 tokens, with `fields` on top.
-fn body(fields: Value) -> String {
+fn body(fields: &Value) -> String {
     let mut body = json!({"prompt": "The tide", "max_tokens": 8});
     body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     body.to_string()
@@ -46,7 +46,7 @@ fn body(fields: Value) -> String {
 
 /// What the model of that name says.
 fn said(server: &Server, model: &str) -> String {
-    let (status, answer) = server.ask("POST", COMPLETIONS, &body(json!({"model": model})));
+    let (status, answer) = server.ask("POST", COMPLETIONS, &body(&json!({"model": model})));
     assert_eq!(status, 200, "{model}: {answer}");
     answer["choices"][0]["text"].as_str().unwrap().to_owned()
 }
@@ -99,7 +99,7 @@ fn each_model_says_under_its_names_what_it_says_alone() {
     ] {
         assert_eq!(said(&server, name), *expected, "{name}");
     }
-    let (code, answer) = server.ask("POST", COMPLETIONS, &body(json!({"model": "gpt"})));
+    let (code, answer) = server.ask("POST", COMPLETIONS, &body(&json!({"model": "gpt"})));
     let names = "`llama-tiny`, `qwen3-tiny`, `q`, `claude-q`, `qwen3-tiny:p`, `gemma3-tiny`";
     let error = &answer["error"];
     assert_eq!((code, &error["code"]), (404, &json!("model_not_found")));
@@ -223,7 +223,7 @@ fn settings_that_cannot_be_meant_end_the_start_with_their_names() {
     ] {
         let (_folder, path) = settings(text);
         let mut command = serve_model(&directory(LLAMA));
-        let output = run(command.args(["--port", "0", "--models-config", &path]));
+        let output = run(command.args(["--port", "0", "--only", "--models-config", &path]));
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{told}");
         assert!(words.iter().all(|word| told.contains(word)), "{told}");
@@ -245,7 +245,7 @@ fn act(server: &Server, random: &mut Random, expected: &[(&str, String)]) {
         }
         4 => {
             // A client that leaves, be it while its model loads.
-            drop(server.send("POST", COMPLETIONS, &body(json!({"model": id, "stream": true}))));
+            drop(server.send("POST", COMPLETIONS, &body(&json!({"model": id, "stream": true}))));
         }
         _ => assert_eq!(said(server, id), *text, "{id}"),
     }

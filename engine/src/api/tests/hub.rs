@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use super::*;
 use crate::api::openapi::DOCUMENT;
 use crate::api::tests::client::Answer;
+use crate::hub::gguf::testing::tiny_llama;
 use crate::hub::script::ScriptedHub;
 use crate::limits;
 
@@ -95,7 +96,8 @@ async fn the_library_tells_what_models_are_and_how_they_fit() {
 async fn a_rescan_tells_what_is_new_changed_and_gone() {
     let scene = scene();
     let server = server(&scene).await;
-    let rescan = || server.client.post("/api/hub/library/rescan", &json!({}));
+    let empty = json!({});
+    let rescan = || server.client.post("/api/hub/library/rescan", &empty);
     let body = rescan().await.json();
     check_schema(&body, "LibraryChanges");
     let changes = |body: &Value| (body["added"].clone(), body["removed"].clone());
@@ -299,6 +301,32 @@ async fn only_files_of_this_machine_that_are_called_so_are_imported() {
     assert_eq!(ended.json(), job);
     let answer = delete(&server, "/api/hub/jobs/..%2F1").await;
     check_refused(&answer, 400, "invalid_request", "no job");
+}
+
+#[tokio::test]
+async fn an_imported_file_is_a_model_of_the_library() {
+    let scene = ScriptedHub::new();
+    let server = server(&scene).await;
+    let file = scene.folder.path().join("small.gguf");
+    std::fs::write(&file, tiny_llama().build()).unwrap();
+    let body = json!({"path": file, "out": "made/here", "dtype": "bf16"});
+    let begun = server.client.post(IMPORT, &body).await;
+    assert_eq!((begun.status, &begun.json()["model"]), (202, &json!("made/here")));
+    let listed = loop {
+        let body = server.client.get(LIBRARY).await.json();
+        if body["data"] != json!([]) {
+            break body;
+        }
+        let jobs = server.client.get("/api/hub/jobs").await.json();
+        assert!(
+            ["running", "done"].contains(&jobs["data"][0]["state"].as_str().unwrap()),
+            "{jobs}"
+        );
+    };
+    let model = &listed["data"][0];
+    let told = (&model["id"], &model["family"], &model["dtype"]);
+    assert_eq!(told, (&json!("made/here"), &json!("llama"), &json!("bf16")), "{model}");
+    assert!(scene.models().join("made/here/config.json").exists());
 }
 
 #[tokio::test]

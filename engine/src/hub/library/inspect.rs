@@ -11,7 +11,7 @@ use super::entry::{Capabilities, Entry, Facts, Origin, State};
 use super::stamp::Stamp;
 use crate::error::{Code, Error, Result};
 use crate::hub::manifest::Manifest;
-use crate::mlx::shards::{self, INDEX_FILE, SINGLE_FILE, ShardFault};
+use crate::mlx::shards::{self, INDEX_FILE, SINGLE_FILE, ShardFault, TensorHeader};
 use crate::model::ModelConfig;
 use crate::model::outline::{Outline, WeightPacking, WeightTally};
 use crate::output::AnswerFormat;
@@ -60,11 +60,12 @@ pub(super) fn entry(candidate: &Candidate, stamp: &Stamp) -> Option<Entry> {
     if !names.iter().any(|name| *name == CONFIG || is_weights(name)) {
         return None;
     }
-    let (state, facts) = match read_facts(&candidate.directory) {
+    let weights = Weights::read(&candidate.directory, stamp);
+    let (state, facts) = match facts(&candidate.directory, &weights) {
         Ok(facts) => (State::Ready, Some(facts)),
         Err(state) => (state, None),
     };
-    let state = match missing(candidate, stamp) {
+    let state = match missing(candidate, stamp, weights) {
         Err(damage) => State::Damaged(damage),
         Ok(missing) if missing.is_empty() => state,
         Ok(missing) => match (foreign_weights(stamp), state) {
@@ -99,7 +100,11 @@ fn foreign_weights(stamp: &Stamp) -> Option<String> {
 ///
 /// # Errors
 /// What is wrong with a file that says which there should be.
-fn missing(candidate: &Candidate, stamp: &Stamp) -> std::result::Result<Vec<String>, String> {
+fn missing(
+    candidate: &Candidate,
+    stamp: &Stamp,
+    weights: Weights,
+) -> std::result::Result<Vec<String>, String> {
     let (directory, vouched) = (candidate.directory.as_path(), candidate.commit.is_some());
     let mut missing: Vec<String> = stamp.dangling().map(str::to_owned).collect();
     for name in [CONFIG, TOKENIZER] {
@@ -107,7 +112,7 @@ fn missing(candidate: &Candidate, stamp: &Stamp) -> std::result::Result<Vec<Stri
             missing.push(name.to_owned());
         }
     }
-    missing.extend(missing_shards(directory, stamp)?);
+    missing.extend(weights.missing()?);
     missing.extend(cut_by_manifest(directory, stamp)?);
     if stamp.file(TOKENIZER).is_some() && !is_whole_json(&directory.join(TOKENIZER), vouched) {
         missing.push(format!("{TOKENIZER} (cut short)"));
@@ -127,25 +132,50 @@ fn parses(path: &Path) -> bool {
     file.is_some_and(|file| serde_json::from_slice::<IgnoredAny>(&file).is_ok())
 }
 
-/// Shards that are missing or shorter than their headers say.
-fn missing_shards(directory: &Path, stamp: &Stamp) -> std::result::Result<Vec<String>, String> {
-    if stamp.file(INDEX_FILE).is_none() && stamp.file(SINGLE_FILE).is_none() {
-        let sharded = stamp.files.iter().any(|file| is_weights(&file.name));
-        return Ok(vec![if sharded { INDEX_FILE } else { SINGLE_FILE }.to_owned()]);
+/// The headers of a checkpoint's shards, and what keeps others from being read.
+#[derive(Debug, Default)]
+struct Weights {
+    tensors: Vec<TensorHeader>,
+    missing: Vec<String>,
+    damage: Option<String>,
+}
+
+impl Weights {
+    fn read(directory: &Path, stamp: &Stamp) -> Self {
+        let mut weights = Self::default();
+        if stamp.file(INDEX_FILE).is_none() && stamp.file(SINGLE_FILE).is_none() {
+            let sharded = stamp.files.iter().any(|file| is_weights(&file.name));
+            let name = if sharded { INDEX_FILE } else { SINGLE_FILE };
+            weights.missing.push(name.to_owned());
+            return weights;
+        }
+        match shards::shard_names(directory) {
+            Ok(names) => names.into_iter().for_each(|name| weights.add(directory, stamp, name)),
+            Err(error) => weights.damage = Some(error.message().to_owned()),
+        }
+        weights
     }
-    let mut missing = Vec::new();
-    for name in shards::shard_names(directory).map_err(|error| error.message().to_owned())? {
+
+    fn add(&mut self, directory: &Path, stamp: &Stamp, name: String) {
         if stamp.file(&name).is_none() {
-            missing.push(name);
-        } else {
-            match shards::read_header(&directory.join(&name)) {
-                Ok(_) => {}
-                Err(ShardFault::Short { .. }) => missing.push(format!("{name} (cut short)")),
-                Err(fault) => return Err(fault.of(&directory.join(&name)).message().to_owned()),
-            }
+            self.missing.push(name);
+            return;
+        }
+        let path = directory.join(&name);
+        match shards::read_header(&path) {
+            Ok(tensors) => self.tensors.extend(tensors),
+            Err(ShardFault::Short { .. }) => self.missing.push(format!("{name} (cut short)")),
+            Err(fault) => self.damage = Some(fault.of(&path).message().to_owned()),
         }
     }
-    Ok(missing)
+
+    /// Shards that are missing or shorter than their headers say.
+    ///
+    /// # Errors
+    /// What is wrong with one, or with their index.
+    fn missing(self) -> std::result::Result<Vec<String>, String> {
+        self.damage.map_or(Ok(self.missing), Err)
+    }
 }
 
 /// Files of a download of ours that are gone or of another length than the manifest says.
@@ -192,26 +222,19 @@ fn ends_whole(path: &Path) -> std::io::Result<bool> {
 /// What the files of the model in `directory` say.
 ///
 /// # Errors
-/// Why they cannot be served. Files that are missing are told as damage: see [`entry`] for what is.
-pub fn read_facts(directory: &Path) -> std::result::Result<Facts, State> {
-    let damaged = |error: Error| State::Damaged(error.message().to_owned());
+/// Why they cannot be served.
+fn facts(directory: &Path, weights: &Weights) -> std::result::Result<Facts, State> {
     check_small(directory)?;
     let outline = read_outline(directory)?;
-    let files = shards::shard_files(directory).map_err(damaged)?;
-    let mut headers = Vec::with_capacity(files.len());
-    for file in &files {
-        headers.push(shards::read_header(file).map_err(|fault| damaged(fault.of(file)))?);
+    let capabilities =
+        capabilities(directory).map_err(|error| State::Damaged(error.message().to_owned()))?;
+    if capabilities.embeds && !outline.embeds() {
+        let model_type = outline.model_type();
+        let reason = format!("embedding models of type `{model_type}` are not supported");
+        return Err(State::Unsupported(reason));
     }
-    let weights = WeightTally::of(&outline, headers.iter().flatten());
-    let capabilities = capabilities(directory).map_err(damaged)?;
-    match capabilities.embeds && !outline.embeds() {
-        true => {
-            let model_type = outline.model_type();
-            let reason = format!("embedding models of type `{model_type}` are not supported");
-            Err(State::Unsupported(reason))
-        }
-        false => Ok(Facts { outline, weights, capabilities }),
-    }
+    let weights = WeightTally::of(&outline, weights.tensors.iter());
+    Ok(Facts { outline, weights, capabilities })
 }
 
 fn check_small(directory: &Path) -> std::result::Result<(), State> {

@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 
 pub use self::entry::{Capabilities, Entry, Facts, Origin, State};
 pub(crate) use self::find::find as find_among;
-pub use self::inspect::{inspect, read_facts};
+pub use self::inspect::inspect;
 pub use self::removal::Removed;
 
 use self::candidates::Candidate;

@@ -248,7 +248,12 @@ fn what_is_not_run_and_what_is_damaged_are_told_apart() {
     check_state(write("config.json", b"\xff{}"), "damaged", "config.json");
     check_state(write("tokenizer_config.json", b"[]"), "damaged", "tokenizer_config.json");
     check_state(write("chat_template.jinja", b"{% if x"), "damaged", "chat_template.jinja");
-    check_state(write("modules.json", b"[]"), "incomplete", "1_Pooling/config.json");
+    let half_embedding = |model: &Path| {
+        with("model_type", json!("qwen3"))(model);
+        fs::write(model.join("modules.json"), "[]").unwrap();
+    };
+    check_state(half_embedding, "incomplete", "1_Pooling/config.json");
+    check_state(write("modules.json", b"[]"), "unsupported", "embedding");
     let embedding = |model: &Path| {
         fs::create_dir(model.join("1_Pooling")).unwrap();
         for name in ["modules.json", "1_Pooling/config.json"] {

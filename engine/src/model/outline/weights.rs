@@ -253,15 +253,18 @@ pub(super) type Rule = fn(&ModelConfig, &str) -> bool;
 
 pub(super) fn is_used(outline: &Outline, name: &str) -> bool {
     let is_head = name.starts_with("lm_head.") || name.starts_with("language_model.lm_head.");
-    let drops_head = match outline.family.head {
+    let dropped = name.ends_with(COMPUTED) || (is_head && drops_head(outline));
+    !dropped && (outline.family.uses)(&outline.config, name)
+}
+
+fn drops_head(outline: &Outline) -> bool {
+    match outline.family.head {
         Head::Embedding => true,
         Head::Own | Head::OwnIfPresent => false,
         Head::TiedByDefault(default) => {
             outline.config.flag("tie_word_embeddings", default).unwrap_or(default)
         }
-    };
-    let dropped = name.ends_with(COMPUTED) || (is_head && drops_head);
-    !dropped && (outline.family.uses)(&outline.config, name)
+    }
 }
 
 /// Every tensor.

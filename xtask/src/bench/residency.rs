@@ -1,5 +1,5 @@
 //! `cargo xtask bench residency`: eight clients load, unload, list and ask three tiny models for minutes, each of
-//! which goes a second after its last use. No request may be lost, every answer is the same whenever it is asked
+//! which goes a second after its last use, and have their folder scanned again. No request may be lost, every answer is the same whenever it is asked
 //! for, and all memory comes back.
 
 use std::collections::BTreeMap;
@@ -28,6 +28,7 @@ struct Counts {
     loads: AtomicU64,
     unloads: AtomicU64,
     lists: AtomicU64,
+    scans: AtomicU64,
     departures: AtomicU64,
 }
 
@@ -39,7 +40,8 @@ pub(super) fn run(bench: &Bench, root: &Path) -> Result<()> {
     let folder = root.join(CHECKPOINTS);
     let flags = MODELS.iter().skip(1).map(|name| folder.join(name));
     let flags = flags.flat_map(|path| ["--model".into(), path.into_os_string()]);
-    let flags = flags.chain(["--model-ttl", "1"].map(Into::into));
+    let flags = flags.chain(["--model-ttl", "1", "--models"].map(Into::into));
+    let flags = flags.chain([folder.clone().into_os_string()]);
     let (server, _) = Server::start_of(bench, &folder.join(MODELS[0]), flags)?;
     let expected = MODELS.iter().map(|model| Ok((*model, answer(server.port, model)?)));
     let expected: BTreeMap<&str, String> = expected.collect::<Result<_>>()?;
@@ -77,7 +79,7 @@ fn act(
     dice: &mut u64,
 ) -> Result<()> {
     let model = MODELS[throw(dice, MODELS.len() as u64) as usize];
-    let count = match throw(dice, 10) {
+    let count = match throw(dice, 11) {
         0 => {
             http::ask(port, "POST", &format!("/api/models/{model}/load"), &Value::Null)?;
             &counts.loads
@@ -91,6 +93,11 @@ fn act(
             &counts.lists
         }
         4 => {
+            let (status, scan) = http::ask(port, "POST", "/api/hub/library/rescan", &Value::Null)?;
+            ensure!(status == 200, "a scan failed: {status}: {scan}");
+            &counts.scans
+        }
+        5 => {
             drop(http::begin(port, "/v1/completions", &body(model))?);
             &counts.departures
         }
@@ -152,6 +159,7 @@ fn report(counts: &Counts, before: u64, after: u64) {
     println!("  loads asked for     {:>8}", read(&counts.loads));
     println!("  unloads asked for   {:>8}", read(&counts.unloads));
     println!("  lists               {:>8}", read(&counts.lists));
+    println!("  scans               {:>8}", read(&counts.scans));
     println!("  clients that left   {:>8}", read(&counts.departures));
     println!("  active bytes        {before:>8} before, {after} after all were unloaded");
 }

@@ -1,15 +1,12 @@
 //! The prompts that are kept, for those to whom they belong.
 
-use std::collections::HashMap;
-
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 
 use super::body::JsonBody;
 use super::id::Id;
+use super::query::{self, Words};
 use super::rejection::Rejection;
-use crate::error::Error;
 use crate::gateway::Residency;
 use crate::prompt_cache::PromptId;
 use crate::wire::cache::{
@@ -47,11 +44,9 @@ pub(super) async fn delete(
 /// Deletes all prompts, and with `?pinned=true` those that are pinned too.
 pub(super) async fn clear(
     State(models): State<Residency>,
-    query: Result<Query<HashMap<String, String>>, QueryRejection>,
+    query: Words,
 ) -> Result<Json<ClearedBody>, Rejection> {
-    let unreadable = |_| Error::invalid("pinned", "the query cannot be read");
-    let Query(query) = query.map_err(unreadable)?;
-    let pinned = cache::clear(query.get("pinned").map(String::as_str))?;
+    let pinned = query::flag(query, "pinned")?;
     Ok(Json(models.clear_prompts(pinned).await?.into()))
 }
 

@@ -2,26 +2,24 @@
 //!
 //! An id with slashes is written with `%2F` in paths.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
-use std::time::Duration;
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{FromRequestParts, Query, State};
+use axum::extract::{FromRequestParts, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::sse::{Event, Sse};
-use futures_util::stream::{self, Stream};
+use futures_util::stream::Stream;
 
 use super::Served;
 use super::body::JsonBody;
+use super::events;
 use super::id::Id;
+use super::query::{self, Words};
 use super::rejection::Rejection;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gateway::Residency;
 use crate::hub::Hub;
-use crate::limits;
 use crate::wire::hub::{
     self as wire, ChangesBody, DeletedDownloadBody, DownloadBody, DownloadsBody, EventBody,
     JobBody, JobsBody, LibraryBody, RemovedBody, RepoBody, SearchBody, TokenBody,
@@ -36,8 +34,6 @@ impl FromRequestParts<Served> for Hub {
 }
 
 type Answer<T> = Result<Json<T>, Rejection>;
-
-type Words = Result<Query<HashMap<String, String>>, QueryRejection>;
 
 pub(super) async fn library(hub: Hub, State(models): State<Residency>) -> Answer<LibraryBody> {
     let library = hub.library().await?;
@@ -64,13 +60,13 @@ pub(super) async fn search(
     State(models): State<Residency>,
     query: Words,
 ) -> Answer<SearchBody> {
-    let query = wire::search(&words(query)?)?;
+    let query = wire::search(&query::words(query, "q")?)?;
     let found = hub.search(&query).await?;
     Ok(Json(SearchBody::new(found, &hub, &models.models())))
 }
 
 pub(super) async fn repo(hub: Hub, Id(id): Id, query: Words) -> Answer<RepoBody> {
-    let (repo, revision) = (wire::repo(&id)?, wire::revision(&words(query)?)?);
+    let (repo, revision) = (wire::repo(&id)?, wire::revision(&query::words(query, "q")?)?);
     Ok(Json(RepoBody::new(&hub.describe(&repo, &revision).await?, &hub)))
 }
 
@@ -104,33 +100,13 @@ pub(super) async fn cancel(hub: Hub, Id(id): Id) -> Answer<DeletedDownloadBody> 
     Ok(Json(DeletedDownloadBody::new(id)))
 }
 
-/// How downloads, jobs and the library stand, as server-sent events: now, and whenever that changes, but no more
-/// often than the statistics. A slow reader misses some.
+/// How downloads, jobs and the library stand, as server-sent events: whenever that changes.
 pub(super) async fn events(
     hub: Hub,
     State(models): State<Residency>,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    let began = models.clock().now();
-    let mut changes = hub.watch();
-    changes.mark_changed();
-    let state = (hub, models, changes, began);
-    let events = stream::unfold(state, async |(hub, models, mut changes, due)| {
-        let due_change = async {
-            models.clock().sleep_until(due).await;
-            // The hub lives as long as this.
-            let _ = changes.changed().await;
-        };
-        tokio::select! {
-            biased;
-            () = models.drained() => return None,
-            () = due_change => {}
-        }
-        let event = Event::default().json_data(EventBody::new(&hub));
-        let event = event.expect("downloads have string keys and cannot fail to serialize");
-        let next = models.clock().now() + Duration::from_millis(limits::STATS_PERIOD_MS);
-        Some((Ok(event), (hub, models, changes, next)))
-    });
-    Sse::new(events)
+    let changes = hub.watch();
+    events::on_change(models, changes, || false, move || EventBody::new(&hub))
 }
 
 pub(super) async fn token(hub: Hub) -> Answer<TokenBody> {
@@ -171,9 +147,4 @@ pub(super) async fn jobs(hub: Hub) -> Json<JobsBody> {
 /// Stops a conversion, or forgets a job that ended.
 pub(super) async fn end_job(hub: Hub, Id(id): Id) -> Answer<JobBody> {
     Ok(Json(JobBody::new(&hub.end_job(wire::job(&id)?)?)))
-}
-
-fn words(query: Words) -> Result<HashMap<String, String>> {
-    let unreadable = |_| Error::invalid("q", "the query cannot be read");
-    query.map(|Query(words)| words).map_err(unreadable)
 }

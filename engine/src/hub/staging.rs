@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::io_error;
+use super::manifest::sync_folder;
 use crate::error::{Code, Error, Result};
 
 /// Held in `<out>.partial` while it is written, so that two never share one.
@@ -77,9 +78,8 @@ impl Staging {
     /// Bytes for which its disk has room.
     #[cfg(feature = "mlx")]
     pub(super) fn free_bytes(&self) -> Result<u64> {
-        let room = rustix::fs::statvfs(&self.partial)
-            .map_err(|error| cannot("ask for the room at", &self.partial, &error.into()))?;
-        Ok(room.f_bavail.saturating_mul(room.f_frsize))
+        crate::hub::download::free_bytes(&self.partial)
+            .map_err(|error| cannot("ask for the room at", &self.partial, &error))
     }
 
     /// Flushes every file and puts the directory in place.
@@ -184,12 +184,8 @@ fn sync(path: &Path) -> std::io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Makes the entries of a directory durable; only Unix can open one.
 fn sync_directory(path: &Path) -> Result<()> {
-    if cfg!(unix) {
-        sync(path).map_err(|error| cannot("flush", path, &error))?;
-    }
-    Ok(())
+    sync_folder(path).map_err(|error| cannot("flush", path, &error))
 }
 
 fn cannot(verb: &str, path: &Path, error: &std::io::Error) -> Error {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::models::{self, flag};
+use super::models;
 use super::stats::{DiskCacheStats, PromptCacheStats};
 use crate::error::Result;
 use crate::gateway::{CacheListing, Cleared, Flushed, ListedPrompt};
@@ -18,14 +18,6 @@ const PROMPT: &str = "cache.prompt";
 /// `InvalidRequest`, naming the field.
 pub fn pin(body: &Value) -> Result<bool> {
     models::pin(body)
-}
-
-/// Reads `pinned` of a query: whether pinned prompts go as well.
-///
-/// # Errors
-/// `InvalidRequest` for anything but `true` and `false`.
-pub fn clear(pinned: Option<&str>) -> Result<bool> {
-    flag("pinned", pinned)
 }
 
 /// What is kept.

@@ -14,6 +14,8 @@ use slipstream_engine::mlx::Device;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::import::megabytes;
+
 /// What `slipstream convert` takes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -101,8 +103,4 @@ impl Stopped {
 
 fn line(ConvertProgress { done_bytes, total_bytes }: ConvertProgress) -> String {
     format!("converting weights: {} of {}", megabytes(done_bytes), megabytes(total_bytes))
-}
-
-fn megabytes(bytes: u64) -> String {
-    format!("{:.0} MB", bytes as f64 / 1e6)
 }

@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let scheme = scheme(arguments.kv_quant, &directory, &facts.outline)?;
     let float_type = float_type(arguments.dtype);
     let wish = Wish { scheme, float_type, ..Wish::default() };
-    let machine = fit::of_device(Device::select()?, &Clock::monotonic())?;
+    let machine = fit::of_device(Device::select()?)?.measured(&Clock::monotonic());
     let machine = match arguments.memory {
         Some(bytes) => machine.with_memory(bytes),
         None => machine,

@@ -53,6 +53,6 @@ fn line(progress: ImportProgress) -> String {
     }
 }
 
-fn megabytes(bytes: u64) -> String {
+pub(crate) fn megabytes(bytes: u64) -> String {
     format!("{:.0} MB", bytes as f64 / 1e6)
 }

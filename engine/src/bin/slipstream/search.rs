@@ -44,15 +44,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         hits_max: arguments.limit,
         ..SearchQuery::new(arguments.text.join(" "))
     };
-    let clock = Clock::monotonic();
-    let remote = Remote::new(RemoteConfig::of_process()?, clock.clone())?;
+    let remote = Remote::new(RemoteConfig::of_process()?, Clock::monotonic())?;
     match Runtime::new()?.block_on(search(&remote, &query)) {
         Ok(hits) if hits.is_empty() => {
             println!("nothing found; `--all` looks among models in other layouts too");
             Ok(())
         }
         Ok(hits) => {
-            print_hits(&hits, &fit::of_device(Device::select()?, &clock)?);
+            print_hits(&hits, &fit::of_device(Device::select()?)?);
             Ok(())
         }
         Err(error) if error.code() == Code::HubUnreachable => {

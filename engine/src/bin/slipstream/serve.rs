@@ -214,7 +214,7 @@ async fn serve(arguments: Arguments, levers: Levers) -> Result<()> {
         [model] => Some(model.directory.clone()),
         _ => None,
     };
-    let hub = arguments.hub(device, &clock).await?;
+    let hub = arguments.hub(device, &serving, &clock).await?;
     let catalogue = arguments.offered(named, hub.as_ref());
     check_settings(&residency.settings, &*catalogue, arguments.only)?;
     // The port comes first: a model takes seconds to load, a port in use is known at once.
@@ -320,8 +320,8 @@ impl Arguments {
     }
 
     /// The models of this machine and of the hub. Where a model is named, a server without them is one too.
-    async fn hub(&self, device: Device, clock: &Clock) -> Result<Option<Hub>> {
-        match self.open_hub(device, clock).await {
+    async fn hub(&self, device: Device, serving: &Serving, clock: &Clock) -> Result<Option<Hub>> {
+        match self.open_hub(device, serving, clock).await {
             Ok(hub) => Ok(Some(hub)),
             Err(error) if self.models.is_empty() => Err(error),
             Err(error) => {
@@ -331,11 +331,9 @@ impl Arguments {
         }
     }
 
-    async fn open_hub(&self, device: Device, clock: &Clock) -> Result<Hub> {
+    async fn open_hub(&self, device: Device, serving: &Serving, clock: &Clock) -> Result<Hub> {
         let wish = Wish {
-            chunk_tokens: Some(
-                self.serving(device.back_end(), Levers::default()).scheduler.prefill_chunk_tokens,
-            ),
+            chunk_tokens: Some(serving.scheduler.prefill_chunk_tokens),
             kv_budget_bytes: match self.kv_budget {
                 ByteBudget::Bytes(bytes) => Some(bytes),
                 ByteBudget::Auto | ByteBudget::Off => None,
@@ -344,7 +342,7 @@ impl Arguments {
         };
         let config = HubConfig {
             download: DownloadConfig::new(self.places.places()?),
-            machine: Some(fit::of_device(device, clock)?),
+            machine: Some(fit::of_device(device)?.measured(clock)),
             wish,
             tokens: TokenStore::of_process(),
             tokens_everywhere: true,

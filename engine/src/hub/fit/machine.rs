@@ -1,6 +1,7 @@
 //! The machine that a model is to fit.
 
-use super::bandwidth::Bandwidth;
+use super::bandwidth::{Bandwidth, probe_bandwidth};
+use crate::clock::Clock;
 use crate::model::outline::{FloatType, WeightTally};
 
 /// What computes.
@@ -34,6 +35,17 @@ impl Machine {
         Self { memory_bytes: bytes, available_bytes: None, ..self }
     }
 
+    /// The same with the bandwidth of its memory measured where no table knows it: that of processors. It takes some
+    /// tenths of a second.
+    #[must_use]
+    pub fn measured(self, clock: &Clock) -> Self {
+        let bandwidth = match self.processing {
+            Processing::Processor => Some(probe_bandwidth(clock)),
+            Processing::Gpu => self.bandwidth,
+        };
+        Self { bandwidth, ..self }
+    }
+
     /// The type that the loader computes in where nobody says which: f32 on processors, on GPUs the checkpoint's
     /// half type.
     pub(super) fn float_type(&self, weights: &WeightTally) -> FloatType {
@@ -48,17 +60,15 @@ impl Machine {
 #[cfg(feature = "mlx")]
 mod detection {
     use super::{Machine, Processing};
-    use crate::clock::Clock;
     use crate::error::{Code, Error, Result};
-    use crate::hub::fit::bandwidth::{chip_bandwidth, probe_bandwidth};
+    use crate::hub::fit::bandwidth::chip_bandwidth;
     use crate::mlx::{BackEnd, Device};
 
-    /// The machine behind `device`. What a table does not know of a processor's memory is measured, which takes
-    /// some tenths of a second.
+    /// The machine behind `device`. How fast a processor's memory is read is left to [`Machine::measured`].
     ///
     /// # Errors
     /// `Io` when the system does not tell its memory.
-    pub fn of_device(device: Device, clock: &Clock) -> Result<Machine> {
+    pub fn of_device(device: Device) -> Result<Machine> {
         let system = system()?;
         let chip = chip_name(&system);
         let processing = match device.back_end() {
@@ -75,7 +85,7 @@ mod detection {
         let available_bytes = shared.then(|| available_bytes(&system).min(memory_bytes));
         let bandwidth = match processing {
             Processing::Gpu => chip_bandwidth(&name),
-            Processing::Processor => Some(probe_bandwidth(clock)),
+            Processing::Processor => None,
         };
         Ok(Machine { name, processing, memory_bytes, available_bytes, bandwidth })
     }
